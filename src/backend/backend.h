@@ -1,0 +1,129 @@
+/* THE SEAM between the model and a device: whole steps, never single ops. A backend may be loops in
+ * C, a thread pool, one persistent kernel or a list of dispatches; nothing above this header knows.
+ *
+ * One thread at a time drives a backend and all of its sequences. What grows with context is
+ * allocated by open and sequence_new, as backend_plan foretells; a step allocates nothing. A step
+ * that fails or is cancelled leaves its sequences as they were, or marks them `broken`: every call
+ * on a broken sequence but reset, restore and free fails with STATUS_DEVICE. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "model/weights.h"
+
+#define RANKED_MAX 64
+
+/* The best candidates of one row, best first, ties by lowest id. Padding rows never appear. */
+struct ranked {
+    float logsumexp; /* over all valid ids: log p(id) = logit - logsumexp */
+    int n;           /* min(RANKED_MAX, valid ids) */
+    int32_t id[RANKED_MAX];
+    float logit[RANKED_MAX]; /* raw */
+};
+
+/* The part of a sequence that every backend shares; a backend's own struct begins with it. Read
+ * only above the seam. */
+struct sequence {
+    int32_t position; /* tokens read so far = position of the next one */
+    int32_t capacity; /* tokens that fit */
+    bool broken;
+};
+
+/* One new token of one sequence. */
+struct row {
+    struct sequence *sequence;
+    int32_t token;
+};
+
+/* Bytes of memory by purpose, computed before anything is allocated. */
+struct memory_plan {
+    int64_t weights;   /* read from the mapped checkpoint */
+    int64_t kv_cache;  /* per sequence, for its whole capacity */
+    int64_t state;     /* per sequence: recurrent and conv state */
+    int64_t workspace; /* once */
+    int64_t total;     /* all of it, for n_sequences */
+};
+
+struct backend_options {
+    const struct weights *weights; /* borrowed until close */
+    int32_t n_valid_ids;           /* logit rows from here on are padding and masked */
+    int32_t context;               /* capacity of each sequence, in tokens */
+    int n_sequences;               /* that will live at once, at most */
+};
+
+/* Limits that callers respect. */
+struct backend_limits {
+    int max_rows;  /* rows of one decode_step, and tokens of a prefill_chunk with PREFILL_ALL */
+    int max_chunk; /* tokens of one prefill_chunk */
+};
+
+enum prefill_output {
+    PREFILL_LAST, /* one ranked, of the chunk's last token */
+    PREFILL_ALL,  /* n of them: scoring */
+};
+
+/* Watches named intermediate tensors (tests, `calla score --hidden`). Called during a step with
+ * rows of consecutive tokens, [rows][columns] float32; names as in models/tiny/reference/README. */
+struct probe {
+    void (*tensor)(void *context, const char *name, const float *values, int64_t rows,
+                   int64_t columns);
+    void *context;
+};
+
+struct backend {
+    const struct backend_ops *ops;
+    struct backend_limits limits;
+};
+
+struct backend_ops {
+    const char *name;
+
+    void (*plan)(const struct shape *shape, const struct backend_options *options,
+                 struct memory_plan *plan);
+    enum status (*open)(const struct backend_options *options, struct backend **out,
+                        struct error *error);
+    void (*close)(struct backend *backend);
+
+    enum status (*sequence_new)(struct backend *backend, struct sequence **out,
+                                struct error *error);
+    void (*sequence_free)(struct backend *backend, struct sequence *sequence);
+    /* Back to position 0, whatever its condition. */
+    void (*sequence_reset)(struct backend *backend, struct sequence *sequence);
+
+    /* Reads n tokens, 1..max_chunk, into the sequence. `cancel` may be NULL; it is polled inside
+     * the chunk, and a chunk that saw it returns STATUS_CANCELLED. */
+    enum status (*prefill_chunk)(struct backend *backend, struct sequence *sequence,
+                                 const int32_t *tokens, int n, enum prefill_output output,
+                                 struct ranked *ranked, const atomic_bool *cancel,
+                                 struct error *error);
+    /* One step for n rows, 1..max_rows. Rows of one sequence are consecutive tokens of it. */
+    enum status (*decode_step)(struct backend *backend, const struct row *rows, int n,
+                               struct ranked *ranked, struct error *error);
+    /* The full raw logits [vocab_size] of output i (index into the last step's ranked). */
+    enum status (*logits)(struct backend *backend, int i, float *out, struct error *error);
+
+    /* Recurrent and conv state as flat bytes. The KV rows stay in the sequence: restoring at
+     * position p needs rows 0..p-1 there, from this sequence's past or by kv_write. */
+    size_t (*state_size)(struct backend *backend);
+    enum status (*state_read)(struct backend *backend, struct sequence *sequence, void *out,
+                              struct error *error);
+    enum status (*state_write)(struct backend *backend, struct sequence *sequence, int32_t position,
+                               const void *state, struct error *error);
+    size_t (*kv_row_size)(struct backend *backend);
+    enum status (*kv_read)(struct backend *backend, struct sequence *sequence, int32_t from,
+                           int32_t n, void *out, struct error *error);
+    enum status (*kv_write)(struct backend *backend, struct sequence *sequence, int32_t from,
+                            int32_t n, const void *rows, struct error *error);
+
+    /* NULL where the backend cannot show its intermediates. A NULL probe stops it. */
+    void (*set_probe)(struct backend *backend, const struct probe *probe);
+};
+
+/* The backends compiled in, best first; ends with NULL. */
+extern const struct backend_ops *const backends[];
+/* By name, or the best one for NULL; an unknown name is an error that lists the known ones. */
+enum status backend_find(const char *name, const struct backend_ops **out, struct error *error);

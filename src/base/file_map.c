@@ -1,0 +1,46 @@
+#include "base/file_map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum status map_descriptor(int descriptor, const char *path, struct file_map *map,
+                                  struct error *error)
+{
+    struct stat info;
+    if (fstat(descriptor, &info) != 0)
+        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return error_set(error, STATUS_INVALID, "%s: found %s, wanted a file", path,
+                         S_ISDIR(info.st_mode) ? "a folder" : "something that is no regular file");
+    if (info.st_size == 0)
+        return STATUS_OK;
+    void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (data == MAP_FAILED)
+        return error_set(error, STATUS_IO, "%s: cannot map: %s", path, strerror(errno));
+    map->data = data;
+    map->size = (size_t)info.st_size;
+    return STATUS_OK;
+}
+
+enum status file_map_open(const char *path, struct file_map *map, struct error *error)
+{
+    *map = (struct file_map){0};
+    /* O_NONBLOCK: opening a pipe must not wait for its writer */
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0)
+        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
+    enum status status = map_descriptor(descriptor, path, map, error);
+    close(descriptor);
+    return status;
+}
+
+void file_map_close(struct file_map *map)
+{
+    if (map->data)
+        munmap((void *)map->data, map->size);
+    *map = (struct file_map){0};
+}

@@ -1,0 +1,17 @@
+/* A whole regular file mapped read-only. The mapping is shared and lazy: opening touches no page of
+ * a large file. */
+#pragma once
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+struct file_map {
+    const unsigned char *data; /* NULL for an empty file */
+    size_t size;
+};
+
+/* Errors: STATUS_IO with the path and the system's reason; STATUS_INVALID when `path` is no regular
+ * file (a folder, a device, a pipe). */
+enum status file_map_open(const char *path, struct file_map *map, struct error *error);
+void file_map_close(struct file_map *map);

@@ -1,0 +1,20 @@
+/* JSON in and out. jansson parses; printing is ours because prompts need the spelling of Python's
+ * json.dumps(ensure_ascii=False): separators ", " and ": ", key order kept, shortest floats that
+ * read back the same (1.0, 1e-07), only `"`, `\` and characters below 0x20 escaped (spec 8.1). */
+#pragma once
+
+#include <jansson.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+/* Parses one JSON value of any type that fills `text` (white space around it is allowed). Integers
+ * beyond 64 bits and U+0000 in keys are refused, U+0000 in values is kept. `name` (a path, "line
+ * 3") begins the message, which says line and column. On success *out is owned by the caller. */
+enum status json_parse(const char *text, size_t length, const char *name, json_t **out,
+                       struct error *error);
+
+void json_print(const json_t *value, struct bytes *out);
+void json_print_string(const char *text, size_t length, struct bytes *out);
+/* A finite double as Python's repr spells it. */
+void json_print_real(double value, struct bytes *out);

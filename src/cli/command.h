@@ -1,0 +1,21 @@
+/* What main.c and the subcommands share. */
+#pragma once
+
+#include "base/error.h"
+
+/* Exit codes of every command. */
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* One subcommand. run gets argv from the command's own name on and returns an exit code. */
+struct command {
+    const char *name;
+    const char *arguments; /* "MODEL [PROMPT]" */
+    const char *summary;
+    int (*run)(int argc, char **argv);
+};
+
+extern const struct command command_run, command_score, command_tokenize, command_detokenize,
+    command_render, command_parse, command_inspect;
+
+/* "calla: MESSAGE" on stderr; gives EXIT_FAILED. */
+int command_failed(const struct error *error);

@@ -1,0 +1,121 @@
+#include "cli/jsonl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/command.h"
+
+void jsonl_refuse(struct bytes *out, const struct error *error)
+{
+    bytes_append_text(out, "{\"error\": ");
+    json_print_string(error->message, strlen(error->message), out);
+    bytes_append_byte(out, '}');
+}
+
+static enum status answer(jsonl_handler *handler, void *context, const char *text, size_t length,
+                          long number, struct bytes *out, struct error *error)
+{
+    char name[32];
+    snprintf(name, sizeof name, "line %ld", number);
+    json_t *line;
+    enum status status = json_parse(text, length, name, &line, error);
+    if (status != STATUS_OK)
+        return status;
+    if (json_is_object(line))
+        status = handler(context, line, out, error);
+    else
+        status =
+            error_set(error, STATUS_INVALID, "%s: found JSON that is no object, wanted one", name);
+    json_decref(line);
+    if (status == STATUS_OK && out->failed)
+        status = error_no_memory(error, "the answer");
+    return status;
+}
+
+int jsonl_run(jsonl_handler *handler, void *context)
+{
+    char *text = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    int code = EXIT_DONE;
+    struct bytes out = {0};
+    for (long number = 1; (length = getline(&text, &capacity, stdin)) >= 0; number++) {
+        if (length > 0 && text[length - 1] == '\n')
+            length--;
+        if (strspn(text, " \t\r") >= (size_t)length) /* an empty line asks nothing */
+            continue;
+        bytes_reset(&out);
+        struct error error;
+        if (answer(handler, context, text, (size_t)length, number, &out, &error) != STATUS_OK) {
+            bytes_reset(&out);
+            jsonl_refuse(&out, &error);
+            code = EXIT_FAILED;
+        }
+        bytes_append_byte(&out, '\n');
+        if (fwrite(out.data, 1, out.length, stdout) != out.length || fflush(stdout) != 0) {
+            fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
+            code = EXIT_FAILED;
+            break;
+        }
+    }
+    if (ferror(stdin)) {
+        fprintf(stderr, "calla: cannot read stdin: %s\n", strerror(errno));
+        code = EXIT_FAILED;
+    }
+    free(text);
+    bytes_clear(&out);
+    return code;
+}
+
+static const char *type_name(const json_t *value)
+{
+    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
+                                        "a real number", "true",     "false",    "null"};
+    return value ? names[json_typeof(value)] : "nothing";
+}
+
+static enum status wrong_type(const json_t *value, const char *field, const char *wanted,
+                              struct error *error)
+{
+    return error_set(error, STATUS_INVALID, "%s: found %s, wanted %s", field, type_name(value),
+                     wanted);
+}
+
+enum status jsonl_bool(const json_t *line, const char *field, bool *value, struct error *error)
+{
+    const json_t *found = json_object_get(line, field);
+    if (!found || json_is_null(found))
+        return STATUS_OK;
+    if (!json_is_boolean(found))
+        return wrong_type(found, field, "true or false", error);
+    *value = json_is_true(found);
+    return STATUS_OK;
+}
+
+enum status jsonl_text(const json_t *line, const char *field, bool required, const char **value,
+                       size_t *length, struct error *error)
+{
+    const json_t *found = json_object_get(line, field);
+    if (!required && (!found || json_is_null(found)))
+        return STATUS_OK;
+    if (!json_is_string(found))
+        return wrong_type(found, field, "a string", error);
+    *value = json_string_value(found);
+    *length = json_string_length(found);
+    return STATUS_OK;
+}
+
+enum status jsonl_array(const json_t *line, const char *field, bool required, const json_t **value,
+                        struct error *error)
+{
+    const json_t *found = json_object_get(line, field);
+    if (!required && (!found || json_is_null(found)))
+        return STATUS_OK;
+    if (!json_is_array(found))
+        return wrong_type(found, field, "an array", error);
+    *value = found;
+    return STATUS_OK;
+}

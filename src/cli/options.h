@@ -1,0 +1,40 @@
+/* Command-line options from a table: parsing, range checks and --help in one place. Accepts
+ * `--name value`, `--name=value`, `--` and positionals anywhere. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/command.h"
+
+enum option_kind {
+    OPTION_FLAG,    /* bool: sets true */
+    OPTION_NO_FLAG, /* bool: sets false */
+    OPTION_TEXT,    /* const char * */
+    OPTION_INTEGER, /* int64_t, within [low, high] */
+    OPTION_REAL,    /* double, within [low, high] */
+    OPTION_LIST,    /* struct option_list: may be given several times */
+};
+
+#define OPTION_LIST_MAX 16
+struct option_list {
+    const char *values[OPTION_LIST_MAX];
+    int n;
+};
+
+struct option {
+    const char *name; /* without the dashes; NULL ends the table */
+    enum option_kind kind;
+    void *value;
+    double low, high;     /* for numbers; low == high: unchecked */
+    bool *given;          /* set when the option appears; may be NULL */
+    const char *argument; /* the value's name in --help; NULL for flags */
+    const char *help;
+};
+
+/* Parses argv[1..]. Positionals are moved, in order, to positionals[0..max). Returns -1 when the
+ * command should go on; otherwise the exit code to leave with (--help was printed, or one line
+ * about a usage error). */
+int options_parse(const struct command *command, int argc, char **argv,
+                  const struct option *options, const char **positionals, int min_positionals,
+                  int max_positionals);

@@ -1,0 +1,27 @@
+/* A checkpoint folder opened for use: config, shards mapped by the index, every tensor that the
+ * model needs found, checked (dtype, shape, bounds, bits against the config) and given out as
+ * views. No pass over the weights: opening reads headers only. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+struct checkpoint;
+
+/* Totals by part, and what the text engine leaves unread (spec 4.2, 9). */
+struct checkpoint_part {
+    const char *name; /* "embedding", "attention", "deltanet", "experts", … "vision (skipped)" */
+    int64_t tensors, bytes;
+    bool skipped;
+};
+
+enum status checkpoint_open(const char *folder, struct checkpoint **out, struct error *error);
+void checkpoint_close(struct checkpoint *checkpoint);
+const struct config *checkpoint_config(const struct checkpoint *checkpoint);
+const struct weights *checkpoint_weights(const struct checkpoint *checkpoint);
+/* A table that ends with a NULL name. */
+const struct checkpoint_part *checkpoint_parts(const struct checkpoint *checkpoint);
