@@ -19,6 +19,7 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototy
 override CFLAGS += -std=c17 -D_GNU_SOURCE -pthread -ffp-contract=off -fno-strict-aliasing $(WARNINGS) \
     -Isrc -Iinclude -MMD -MP -DCALLA_VERSION='"$(VERSION)"' $(shell $(PKG_CONFIG) --cflags $(PACKAGES))
 LDLIBS   := $(if $(STATIC),$(patsubst -l%,-l:lib%.a,$(shell $(PKG_CONFIG) --static --libs-only-l $(PACKAGES))) -lm,$(shell $(PKG_CONFIG) --libs $(PACKAGES)) -lm) -lpthread
+override CFLAGS += $(patsubst %,-DBACKEND_%,$(shell echo $(BACKENDS) | tr a-z A-Z))
 ifdef DEBUG
 override CFLAGS += -O0
 endif

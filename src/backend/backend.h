@@ -82,8 +82,7 @@ struct backend {
 struct backend_ops {
     const char *name;
 
-    void (*plan)(const struct shape *shape, const struct backend_options *options,
-                 struct memory_plan *plan);
+    void (*plan)(const struct backend_options *options, struct memory_plan *plan);
     enum status (*open)(const struct backend_options *options, struct backend **out,
                         struct error *error);
     void (*close)(struct backend *backend);
@@ -122,6 +121,8 @@ struct backend_ops {
     /* NULL where the backend cannot show its intermediates. A NULL probe stops it. */
     void (*set_probe)(struct backend *backend, const struct probe *probe);
 };
+
+extern const struct backend_ops backend_ref; /* plain float32 C, the oracle */
 
 /* The backends compiled in, best first; ends with NULL. */
 extern const struct backend_ops *const backends[];

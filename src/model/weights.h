@@ -55,3 +55,6 @@ struct weights {
     struct vector norm;                        /* [hidden], 1 already added */
     struct layer_weights layers[MAX_LAYERS];
 };
+
+/* Bytes of all parts of all matrices and vectors. */
+int64_t weights_bytes(const struct weights *weights);

@@ -1,0 +1,15 @@
+/* What every backend's step does on the host side of the seam: checking a step before it starts and
+ * ranking a row of logits. */
+#pragma once
+
+#include "backend/backend.h"
+
+/* Checks that the rows can be one step (1..max_rows of them, tokens within the vocabulary, no
+ * sequence broken or full) and gives each row's position. */
+enum status step_check(const struct backend *backend, const struct shape *shape,
+                       const struct row *rows, int n, int32_t *positions, struct error *error);
+
+/* The best RANKED_MAX of logits [n_valid_ids], best first, ties to the lowest id. STATUS_DEVICE
+ * when the logits are not finite. */
+enum status rank_logits(const float *logits, int32_t n_valid_ids, struct ranked *ranked,
+                        struct error *error);

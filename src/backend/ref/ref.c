@@ -1,0 +1,730 @@
+/* The reference backend: the whole model in plain float32 C, in the order of the spec (2.1 to 2.7),
+ * written to be read first. It is the oracle of all other backends, so nothing here is clever: one
+ * thread, one token after the other wherever order matters, and the same operations in the same
+ * order for a token whether it comes alone, in a chunk or among other sequences. So every way to
+ * cut a prompt gives the same bits.
+ *
+ * First the operations (backend/ref/ops.h), then the layers, then the seam (backend/backend.h). */
+#include "backend/ref/ops.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "backend/rank.h"
+#include "model/quant.h"
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+float ref_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+float ref_silu(float x)
+{
+    return x * ref_sigmoid(x);
+}
+
+float ref_softplus(float x)
+{
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/* Sixteen partial sums: the compiler may use vectors without changing the order of additions. */
+static float dot(const float *a, const float *b, int n)
+{
+    float sums[16] = {0}, sum = 0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++)
+            sums[j] += a[i + j] * b[i + j];
+    for (int j = 0; j < 16; j++)
+        sum += sums[j];
+    for (; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+void ref_rms_norm(const float *x, const struct vector *weight, int n, float eps, float *y)
+{
+    float r = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] * r * vector_load(weight, i);
+}
+
+void ref_matmul(const struct quant_matrix *matrix, int index, const float *x, int n, float *y,
+                float *expanded)
+{
+    for (int row = 0; row < matrix->rows; row++) {
+        quant_row_load(matrix, index, row, expanded);
+        for (int r = 0; r < n; r++)
+            y[(int64_t)r * matrix->rows + row] =
+                dot(expanded, x + (int64_t)r * matrix->columns, matrix->columns);
+    }
+}
+
+void ref_rope(float *head, int rotary_dims, double rope_theta, int32_t position)
+{
+    int half = rotary_dims / 2;
+    for (int i = 0; i < half; i++) {
+        double angle = position * pow(rope_theta, -2.0 * i / rotary_dims);
+        float c = (float)cos(angle), s = (float)sin(angle);
+        float first = head[i], second = head[i + half];
+        head[i] = first * c - second * s;
+        head[i + half] = second * c + first * s;
+    }
+}
+
+void ref_attention(const float *query, const float *keys, const float *values, int32_t n,
+                   int64_t stride, int head_dim, float *scores, float *out)
+{
+    float scale = 1.0f / sqrtf((float)head_dim), best = -INFINITY, sum = 0;
+    for (int32_t s = 0; s < n; s++) {
+        scores[s] = dot(query, keys + s * stride, head_dim) * scale;
+        best = fmaxf(best, scores[s]);
+    }
+    for (int32_t s = 0; s < n; s++) {
+        scores[s] = expf(scores[s] - best);
+        sum += scores[s];
+    }
+    for (int d = 0; d < head_dim; d++)
+        out[d] = 0;
+    for (int32_t s = 0; s < n; s++) {
+        float p = scores[s] / sum;
+        for (int d = 0; d < head_dim; d++)
+            out[d] += p * values[s * stride + d];
+    }
+}
+
+void ref_conv_step(const struct vector *taps, int channels, float *state, float *x)
+{
+    float *oldest = state, *older = state + channels, *newest = state + 2 * channels;
+    for (int c = 0; c < channels; c++) {
+        float m = x[c];
+        float sum = vector_load(taps, c * 4) * oldest[c] + vector_load(taps, c * 4 + 1) * older[c] +
+                    vector_load(taps, c * 4 + 2) * newest[c] + vector_load(taps, c * 4 + 3) * m;
+        oldest[c] = older[c]; /* the state keeps what came in, before SiLU */
+        older[c] = newest[c];
+        newest[c] = m;
+        x[c] = ref_silu(sum);
+    }
+}
+
+void ref_l2_norm(float *x, int n, float scale)
+{
+    float r = scale / sqrtf(dot(x, x, n) + L2_NORM_EPS);
+    for (int i = 0; i < n; i++)
+        x[i] *= r;
+}
+
+void ref_deltanet_step(float *restrict state, const float *q, const float *k, const float *v,
+                       float g, float beta, int dk, int dv, float *restrict o)
+{
+    float decay = expf(g);
+    for (int j = 0; j < dv; j++)
+        o[j] = 0; /* holds r = S^T k first */
+    for (int i = 0; i < dk; i++)
+        for (int j = 0; j < dv; j++) {
+            float *s = &state[i * dv + j];
+            *s *= decay; /* decay first, then read */
+            o[j] += *s * k[i];
+        }
+    for (int j = 0; j < dv; j++)
+        o[j] = beta * (v[j] - o[j]); /* now delta */
+    for (int i = 0; i < dk; i++)
+        for (int j = 0; j < dv; j++)
+            state[i * dv + j] += k[i] * o[j];
+    for (int j = 0; j < dv; j++)
+        o[j] = 0;
+    for (int i = 0; i < dk; i++) /* the output reads the updated state */
+        for (int j = 0; j < dv; j++)
+            o[j] += state[i * dv + j] * q[i];
+}
+
+void ref_gated_norm(float *o, const struct vector *weight, const float *z, int n, float eps)
+{
+    ref_rms_norm(o, weight, n, eps, o);
+    for (int i = 0; i < n; i++)
+        o[i] *= ref_silu(z[i]);
+}
+
+void ref_moe_route(const float *logits, int num_experts, int k, int *experts, float *weights)
+{
+    /* softmax over all experts renormalised over the chosen = softmax over the chosen */
+    for (int chosen = 0; chosen < k; chosen++) {
+        int best = -1;
+        for (int e = 0; e < num_experts; e++) {
+            int taken = 0;
+            for (int c = 0; c < chosen; c++)
+                taken |= experts[c] == e;
+            if (!taken && (best < 0 || logits[e] > logits[best]))
+                best = e;
+        }
+        experts[chosen] = best;
+    }
+    float sum = 0;
+    for (int c = 0; c < k; c++) {
+        weights[c] = expf(logits[experts[c]] - logits[experts[0]]);
+        sum += weights[c];
+    }
+    for (int c = 0; c < k; c++)
+        weights[c] /= sum;
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+#define MAX_ROWS 64
+#define MAX_CHUNK 64
+
+struct ref_sequence {
+    struct sequence base;
+    float *kv_cache;        /* [attention layer][K, V][capacity][kv heads][head_dim] */
+    float *conv_state;      /* [deltanet layer][3][conv channels], oldest first */
+    float *recurrent_state; /* [deltanet layer][value heads][dk][dv] */
+};
+
+struct ref_backend {
+    struct backend base;
+    const struct weights *weights;
+    const struct shape *shape;
+    int32_t n_valid_ids, context;
+    int n_sequences, n_open;
+    struct probe probe;
+    int n_outputs; /* of the last step */
+    /* workspace for one step; rows = tokens of the step, at most MAX_ROWS */
+    float *h;        /* [rows][hidden] the residual stream */
+    float *x;        /* [rows][hidden] a norm's output */
+    float *mixed;    /* [rows][hidden] a mixer's or the MoE's output */
+    float *a, *b;    /* [rows][widest projection] */
+    float *wide;     /* [rows][max(heads * head_dim, value_dim)] */
+    float *gates;    /* [rows][2][value heads] beta and log decay inputs */
+    float *router;   /* [rows][experts] */
+    float *expert_x; /* [rows][hidden] the rows that chose one expert */
+    float *scores;   /* [context] */
+    float *expanded; /* [widest row of a matrix] */
+    float *logits;   /* [rows][vocab] */
+};
+
+/* Sizes that several functions need, in floats. */
+static int64_t kv_plane(const struct ref_backend *b) /* one layer's K or V */
+{
+    return (int64_t)b->context * b->shape->num_key_value_heads * b->shape->head_dim;
+}
+
+static int64_t conv_size(const struct shape *s) /* one layer */
+{
+    return (int64_t)(s->linear_conv_kernel_dim - 1) * shape_conv_channels(s);
+}
+
+static int64_t recurrent_size(const struct shape *s) /* one layer */
+{
+    return (int64_t)shape_value_dim(s) * s->linear_key_head_dim;
+}
+
+static int widest_projection(const struct shape *s)
+{
+    int q = s->num_attention_heads * 2 * s->head_dim, c = shape_conv_channels(s);
+    return q > c ? q : c;
+}
+
+static int mixer_width(const struct shape *s)
+{
+    int heads = s->num_attention_heads * s->head_dim, value = shape_value_dim(s);
+    return heads > value ? heads : value;
+}
+
+__attribute__((format(printf, 5, 6))) static void show(const struct ref_backend *b,
+                                                       const float *values, int64_t rows,
+                                                       int64_t columns, const char *format, ...)
+{
+    if (!b->probe.tensor)
+        return;
+    char name[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    b->probe.tensor(b->probe.context, name, values, rows, columns);
+}
+
+static struct ref_sequence *sequence_of(const struct row *row)
+{
+    return (struct ref_sequence *)row->sequence;
+}
+
+/* Full attention over n rows: b->x -> b->mixed (spec 2.3). positions[r] is the row's own. */
+static void attention(struct ref_backend *b, const struct layer_weights *layer, int index,
+                      const struct row *rows, const int32_t *positions, int n)
+{
+    const struct shape *s = b->shape;
+    int hd = s->head_dim, heads = s->num_attention_heads, kv_heads = s->num_key_value_heads;
+    int64_t kv_row = (int64_t)kv_heads * hd;
+    float *q = b->a, *k = b->b, *v = b->b + (int64_t)n * kv_row;
+    ref_matmul(&layer->self_attn.q_proj, 0, b->x, n, q, b->expanded);
+    ref_matmul(&layer->self_attn.k_proj, 0, b->x, n, k, b->expanded);
+    ref_matmul(&layer->self_attn.v_proj, 0, b->x, n, v, b->expanded);
+    for (int r = 0; r < n; r++) {
+        float *keys = sequence_of(&rows[r])->kv_cache + 2 * index * kv_plane(b);
+        float *values = keys + kv_plane(b);
+        int32_t position = positions[r];
+        for (int j = 0; j < kv_heads; j++) {
+            float *head = k + r * kv_row + j * hd;
+            ref_rms_norm(head, &layer->self_attn.k_norm, hd, (float)s->rms_norm_eps, head);
+            ref_rope(head, s->rotary_dims, s->rope_theta, position);
+        }
+        memcpy(keys + position * kv_row, k + r * kv_row, (size_t)kv_row * sizeof *k);
+        memcpy(values + position * kv_row, v + r * kv_row, (size_t)kv_row * sizeof *v);
+        for (int h = 0; h < heads; h++) {
+            float *query = q + ((int64_t)r * heads + h) * 2 * hd, *gate = query + hd;
+            float *out = b->wide + ((int64_t)r * heads + h) * hd;
+            int64_t kv_head = (int64_t)(h / (heads / kv_heads)) * hd;
+            ref_rms_norm(query, &layer->self_attn.q_norm, hd, (float)s->rms_norm_eps, query);
+            ref_rope(query, s->rotary_dims, s->rope_theta, position);
+            ref_attention(query, keys + kv_head, values + kv_head, position + 1, kv_row, hd,
+                          b->scores, out);
+            for (int d = 0; d < hd; d++)
+                out[d] *= ref_sigmoid(gate[d]);
+        }
+    }
+    ref_matmul(&layer->self_attn.o_proj, 0, b->wide, n, b->mixed, b->expanded);
+}
+
+/* Gated DeltaNet over n rows: b->x -> b->mixed (spec 2.5, 2.6). */
+static void deltanet(struct ref_backend *b, const struct layer_weights *layer, int index,
+                     const struct row *rows, int n)
+{
+    const struct shape *s = b->shape;
+    int hk = s->linear_num_key_heads, hv = s->linear_num_value_heads;
+    int dk = s->linear_key_head_dim, dv = s->linear_value_head_dim;
+    int channels = shape_conv_channels(s), key_dim = shape_key_dim(s),
+        value_dim = shape_value_dim(s);
+    float *qkv = b->a, *z = b->b, *beta = b->gates, *decay = b->gates + (int64_t)n * hv;
+    ref_matmul(&layer->linear_attn.in_proj_qkv, 0, b->x, n, qkv, b->expanded);
+    ref_matmul(&layer->linear_attn.in_proj_z, 0, b->x, n, z, b->expanded);
+    ref_matmul(&layer->linear_attn.in_proj_b, 0, b->x, n, beta, b->expanded);
+    ref_matmul(&layer->linear_attn.in_proj_a, 0, b->x, n, decay, b->expanded);
+    for (int r = 0; r < n; r++) {
+        struct ref_sequence *sequence = sequence_of(&rows[r]);
+        float *q = qkv + (int64_t)r * channels, *k = q + key_dim, *v = k + key_dim;
+        ref_conv_step(&layer->linear_attn.conv1d, channels,
+                      sequence->conv_state + index * conv_size(s), q);
+        for (int h = 0; h < hk; h++) {
+            ref_l2_norm(q + h * dk, dk, 1.0f / sqrtf((float)dk));
+            ref_l2_norm(k + h * dk, dk, 1.0f);
+        }
+        for (int h = 0; h < hv; h++) {
+            int key_head = h / (hv / hk); /* grouped: 0 0 1 1 2 2 … */
+            float *o = b->wide + (int64_t)r * value_dim + h * dv;
+            float *state =
+                sequence->recurrent_state + index * recurrent_size(s) + (int64_t)h * dk * dv;
+            float a = decay[r * hv + h] + vector_load(&layer->linear_attn.dt_bias, h);
+            float g = -expf(vector_load(&layer->linear_attn.A_log, h)) * ref_softplus(a);
+            ref_deltanet_step(state, q + key_head * dk, k + key_head * dk, v + h * dv, g,
+                              ref_sigmoid(beta[r * hv + h]), dk, dv, o);
+            ref_gated_norm(o, &layer->linear_attn.norm, z + (int64_t)r * value_dim + h * dv, dv,
+                           (float)s->rms_norm_eps);
+        }
+    }
+    ref_matmul(&layer->linear_attn.out_proj, 0, b->wide, n, b->mixed, b->expanded);
+}
+
+/* down(silu(gate x) * up x) of expert `index` for n rows of x -> y [n][hidden] (spec 2.7 step 2).
+ */
+static void swiglu(struct ref_backend *b, const struct quant_matrix *gate_proj,
+                   const struct quant_matrix *up_proj, const struct quant_matrix *down_proj,
+                   int index, const float *x, int n, float *y)
+{
+    float *gate = b->a, *up = b->a + (int64_t)n * gate_proj->rows;
+    ref_matmul(gate_proj, index, x, n, gate, b->expanded);
+    ref_matmul(up_proj, index, x, n, up, b->expanded);
+    for (int64_t i = 0; i < (int64_t)n * gate_proj->rows; i++)
+        gate[i] = ref_silu(gate[i]) * up[i];
+    ref_matmul(down_proj, index, gate, n, y, b->expanded);
+}
+
+/* Mixture of experts over n rows: b->x -> b->mixed (spec 2.7). Experts are added in ascending order
+ * and the shared expert last, whatever else is in the step. */
+static void moe(struct ref_backend *b, const struct layer_weights *layer, int n)
+{
+    const struct shape *s = b->shape;
+    int hidden = s->hidden_size, k = s->num_experts_per_tok;
+    int experts[MAX_ROWS][MAX_EXPERTS_PER_TOK];
+    float weights[MAX_ROWS][MAX_EXPERTS_PER_TOK];
+    ref_matmul(&layer->mlp.gate, 0, b->x, n, b->router, b->expanded);
+    for (int r = 0; r < n; r++)
+        ref_moe_route(b->router + (int64_t)r * s->num_experts, s->num_experts, k, experts[r],
+                      weights[r]);
+    memset(b->mixed, 0, (size_t)n * hidden * sizeof *b->mixed);
+    float *y = b->b;
+    for (int e = 0; e < s->num_experts; e++) {
+        int chosen = 0, row_of[MAX_ROWS]; /* the rows that chose e */
+        float weight_of[MAX_ROWS];
+        for (int r = 0; r < n; r++)
+            for (int c = 0; c < k; c++)
+                if (experts[r][c] == e) {
+                    memcpy(b->expert_x + (int64_t)chosen * hidden, b->x + (int64_t)r * hidden,
+                           (size_t)hidden * sizeof *b->x);
+                    weight_of[chosen] = weights[r][c];
+                    row_of[chosen++] = r;
+                }
+        if (chosen == 0)
+            continue;
+        swiglu(b, &layer->mlp.gate_proj, &layer->mlp.up_proj, &layer->mlp.down_proj, e, b->expert_x,
+               chosen, y);
+        for (int c = 0; c < chosen; c++)
+            for (int i = 0; i < hidden; i++)
+                b->mixed[(int64_t)row_of[c] * hidden + i] += weight_of[c] * y[c * hidden + i];
+    }
+    swiglu(b, &layer->mlp.shared_gate_proj, &layer->mlp.shared_up_proj,
+           &layer->mlp.shared_down_proj, 0, b->x, n, y);
+    float shared[MAX_ROWS];
+    ref_matmul(&layer->mlp.shared_expert_gate, 0, b->x, n, shared, b->expanded);
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < hidden; i++)
+            b->mixed[(int64_t)r * hidden + i] += ref_sigmoid(shared[r]) * y[r * hidden + i];
+}
+
+static void add(float *h, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        h[i] += x[i];
+}
+
+static void norm_rows(struct ref_backend *b, const struct vector *weight, int n)
+{
+    int hidden = b->shape->hidden_size;
+    for (int r = 0; r < n; r++)
+        ref_rms_norm(b->h + (int64_t)r * hidden, weight, hidden, (float)b->shape->rms_norm_eps,
+                     b->x + (int64_t)r * hidden);
+}
+
+/* The whole model over n rows; logits of the rows from `first_output` on (spec 2.1). */
+static enum status forward(struct ref_backend *b, const struct row *rows, const int32_t *positions,
+                           int n, int first_output, const atomic_bool *cancel, struct error *error)
+{
+    const struct shape *s = b->shape;
+    int hidden = s->hidden_size, n_attention = 0, n_deltanet = 0;
+    int64_t size = (int64_t)n * hidden;
+    for (int r = 0; r < n; r++)
+        quant_row_load(&b->weights->embed_tokens, 0, rows[r].token, b->h + (int64_t)r * hidden);
+    show(b, b->h, n, hidden, "embed");
+    for (int i = 0; i < s->num_hidden_layers; i++) {
+        const struct layer_weights *layer = &b->weights->layers[i];
+        if (cancel && atomic_load_explicit(cancel, memory_order_relaxed))
+            return error_set(error, STATUS_CANCELLED, "cancelled");
+        norm_rows(b, &layer->input_layernorm, n);
+        if (shape_is_full_attention(s, i)) {
+            attention(b, layer, n_attention++, rows, positions, n);
+        } else {
+            deltanet(b, layer, n_deltanet, rows, n);
+            show(b, sequence_of(&rows[n - 1])->recurrent_state + n_deltanet * recurrent_size(s),
+                 (int64_t)s->linear_num_value_heads * s->linear_key_head_dim,
+                 s->linear_value_head_dim, "layer.%d.recurrent_state", i);
+            n_deltanet++;
+        }
+        add(b->h, b->mixed, size);
+        show(b, b->h, n, hidden, "layer.%d.mixed", i);
+        norm_rows(b, &layer->post_attention_layernorm, n);
+        moe(b, layer, n);
+        show(b, b->router, n, s->num_experts, "layer.%d.router", i);
+        add(b->h, b->mixed, size);
+        show(b, b->h, n, hidden, "layer.%d", i);
+    }
+    norm_rows(b, &b->weights->norm, n);
+    show(b, b->x, n, hidden, "norm");
+    b->n_outputs = n - first_output;
+    ref_matmul(&b->weights->lm_head, 0, b->x + (int64_t)first_output * hidden, b->n_outputs,
+               b->logits, b->expanded);
+    show(b, b->logits, b->n_outputs, s->vocab_size, "logits");
+    return STATUS_OK;
+}
+
+/* ---- the seam -------------------------------------------------------------------------------- */
+
+/* One step: checks that it can be done, marks the sequences broken while it is under way. */
+static enum status step(struct ref_backend *b, const struct row *rows, int n, int first_output,
+                        struct ranked *ranked, const atomic_bool *cancel, struct error *error)
+{
+    int32_t positions[MAX_ROWS];
+    enum status status = step_check(&b->base, b->shape, rows, n, positions, error);
+    if (status != STATUS_OK)
+        return status;
+    for (int r = 0; r < n; r++)
+        rows[r].sequence->broken = true;
+    b->n_outputs = 0;
+    status = forward(b, rows, positions, n, first_output, cancel, error);
+    for (int i = 0; status == STATUS_OK && i < b->n_outputs; i++)
+        status = rank_logits(b->logits + (int64_t)i * b->shape->vocab_size, b->n_valid_ids,
+                             &ranked[i], error);
+    if (status != STATUS_OK)
+        return status;
+    for (int r = 0; r < n; r++) {
+        rows[r].sequence->position = positions[r] + 1;
+        rows[r].sequence->broken = false;
+    }
+    return STATUS_OK;
+}
+
+static enum status ref_prefill_chunk(struct backend *backend, struct sequence *sequence,
+                                     const int32_t *tokens, int n, enum prefill_output output,
+                                     struct ranked *ranked, const atomic_bool *cancel,
+                                     struct error *error)
+{
+    struct row rows[MAX_CHUNK];
+    for (int r = 0; r < n && r < MAX_CHUNK; r++)
+        rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
+    return step((struct ref_backend *)backend, rows, n, output == PREFILL_ALL ? 0 : n - 1, ranked,
+                cancel, error);
+}
+
+static enum status ref_decode_step(struct backend *backend, const struct row *rows, int n,
+                                   struct ranked *ranked, struct error *error)
+{
+    return step((struct ref_backend *)backend, rows, n, 0, ranked, NULL, error);
+}
+
+static enum status ref_logits(struct backend *backend, int i, float *out, struct error *error)
+{
+    struct ref_backend *b = (struct ref_backend *)backend;
+    if (i < 0 || i >= b->n_outputs)
+        return error_set(error, STATUS_INVALID, "logits: found output %d, wanted 0 to %d", i,
+                         b->n_outputs - 1);
+    memcpy(out, b->logits + (int64_t)i * b->shape->vocab_size,
+           (size_t)b->shape->vocab_size * sizeof *out);
+    return STATUS_OK;
+}
+
+static size_t ref_state_size(struct backend *backend)
+{
+    const struct shape *s = ((struct ref_backend *)backend)->shape;
+    return (size_t)shape_n_linear_attention(s) * (size_t)(conv_size(s) + recurrent_size(s)) *
+           sizeof(float);
+}
+
+static enum status ref_state_read(struct backend *backend, struct sequence *sequence, void *out,
+                                  struct error *error)
+{
+    const struct shape *s = ((struct ref_backend *)backend)->shape;
+    struct ref_sequence *q = (struct ref_sequence *)sequence;
+    if (sequence->broken)
+        return error_set(error, STATUS_DEVICE, "the sequence is unusable after a failed step");
+    size_t conv = (size_t)shape_n_linear_attention(s) * (size_t)conv_size(s) * sizeof(float);
+    memcpy(out, q->conv_state, conv);
+    memcpy((char *)out + conv, q->recurrent_state, ref_state_size(backend) - conv);
+    return STATUS_OK;
+}
+
+static enum status ref_state_write(struct backend *backend, struct sequence *sequence,
+                                   int32_t position, const void *state, struct error *error)
+{
+    const struct shape *s = ((struct ref_backend *)backend)->shape;
+    struct ref_sequence *q = (struct ref_sequence *)sequence;
+    if (position < 0 || position > sequence->capacity)
+        return error_set(error, STATUS_CONTEXT, "a state at position %d, the sequence holds %d",
+                         position, sequence->capacity);
+    size_t conv = (size_t)shape_n_linear_attention(s) * (size_t)conv_size(s) * sizeof(float);
+    memcpy(q->conv_state, state, conv);
+    memcpy(q->recurrent_state, (const char *)state + conv, ref_state_size(backend) - conv);
+    sequence->position = position;
+    sequence->broken = false;
+    return STATUS_OK;
+}
+
+static size_t ref_kv_row_size(struct backend *backend)
+{
+    const struct shape *s = ((struct ref_backend *)backend)->shape;
+    return (size_t)shape_n_full_attention(s) * 2 * (size_t)s->num_key_value_heads *
+           (size_t)s->head_dim * sizeof(float);
+}
+
+/* Rows [from, from+n) as [n][attention layer][K, V][kv heads][head_dim]. */
+static enum status kv_copy(struct backend *backend, struct sequence *sequence, int32_t from,
+                           int32_t n, char *rows, bool write, struct error *error)
+{
+    struct ref_backend *b = (struct ref_backend *)backend;
+    struct ref_sequence *q = (struct ref_sequence *)sequence;
+    if (from < 0 || n < 0 || from > sequence->capacity - n)
+        return error_set(error, STATUS_CONTEXT, "KV rows %d to %d, the sequence holds %d", from,
+                         from + n, sequence->capacity);
+    size_t size = ref_kv_row_size(backend);
+    int planes = shape_n_full_attention(b->shape) * 2;
+    size_t part = size / (size_t)planes;
+    for (int32_t i = 0; i < n; i++)
+        for (int plane = 0; plane < planes; plane++) {
+            char *cache = (char *)(q->kv_cache + plane * kv_plane(b)) + (size_t)(from + i) * part;
+            char *row = rows + (size_t)i * size + (size_t)plane * part;
+            memcpy(write ? cache : row, write ? row : cache, part);
+        }
+    return STATUS_OK;
+}
+
+static enum status ref_kv_read(struct backend *backend, struct sequence *sequence, int32_t from,
+                               int32_t n, void *out, struct error *error)
+{
+    return kv_copy(backend, sequence, from, n, out, false, error);
+}
+
+static enum status ref_kv_write(struct backend *backend, struct sequence *sequence, int32_t from,
+                                int32_t n, const void *rows, struct error *error)
+{
+    return kv_copy(backend, sequence, from, n, (char *)rows, true, error);
+}
+
+static void ref_sequence_reset(struct backend *backend, struct sequence *sequence)
+{
+    const struct shape *s = ((struct ref_backend *)backend)->shape;
+    struct ref_sequence *q = (struct ref_sequence *)sequence;
+    size_t layers = (size_t)shape_n_linear_attention(s);
+    memset(q->conv_state, 0, layers * (size_t)conv_size(s) * sizeof(float));
+    memset(q->recurrent_state, 0, layers * (size_t)recurrent_size(s) * sizeof(float));
+    sequence->position = 0;
+    sequence->broken = false;
+}
+
+static void ref_sequence_free(struct backend *backend, struct sequence *sequence)
+{
+    struct ref_sequence *q = (struct ref_sequence *)sequence;
+    if (!q)
+        return;
+    ((struct ref_backend *)backend)->n_open--;
+    free(q->kv_cache);
+    free(q->conv_state);
+    free(q->recurrent_state);
+    free(q);
+}
+
+static enum status ref_sequence_new(struct backend *backend, struct sequence **out,
+                                    struct error *error)
+{
+    struct ref_backend *b = (struct ref_backend *)backend;
+    size_t layers = (size_t)shape_n_linear_attention(b->shape);
+    if (b->n_open == b->n_sequences)
+        return error_set(error, STATUS_INVALID, "more sequences than the %d that were planned",
+                         b->n_sequences);
+    struct ref_sequence *q = calloc(1, sizeof *q);
+    if (!q)
+        return error_no_memory(error, "a sequence");
+    b->n_open++;
+    q->kv_cache = malloc((size_t)b->context * ref_kv_row_size(backend));
+    q->conv_state = calloc(layers, (size_t)conv_size(b->shape) * sizeof(float));
+    q->recurrent_state = calloc(layers, (size_t)recurrent_size(b->shape) * sizeof(float));
+    q->base.capacity = b->context;
+    if (!q->kv_cache || !q->conv_state || !q->recurrent_state) {
+        ref_sequence_free(backend, &q->base);
+        return error_no_memory(error, "a sequence's KV cache and state");
+    }
+    *out = &q->base;
+    return STATUS_OK;
+}
+
+/* The workspace: pointer and floats of each buffer. */
+#define N_BUFFERS 12
+static void workspace(struct ref_backend *b, float **buffers[N_BUFFERS], int64_t sizes[N_BUFFERS])
+{
+    const struct shape *s = b->shape;
+    int64_t rows = MAX_ROWS, wide = mixer_width(s);
+    int64_t longest = s->hidden_size > wide ? s->hidden_size : wide;
+    struct {
+        float **buffer;
+        int64_t size;
+    } table[N_BUFFERS] = {
+        {&b->h, rows * s->hidden_size},
+        {&b->x, rows * s->hidden_size},
+        {&b->mixed, rows * s->hidden_size},
+        {&b->a, rows * widest_projection(s)},
+        {&b->b, rows * widest_projection(s)},
+        {&b->wide, rows * wide},
+        {&b->gates, rows * 2 * s->linear_num_value_heads},
+        {&b->router, rows * s->num_experts},
+        {&b->expert_x, rows * s->hidden_size},
+        {&b->scores, b->context},
+        {&b->expanded, longest},
+        {&b->logits, rows * s->vocab_size},
+    };
+    for (int i = 0; i < N_BUFFERS; i++) {
+        buffers[i] = table[i].buffer;
+        sizes[i] = table[i].size;
+    }
+}
+
+static void ref_plan(const struct backend_options *options, struct memory_plan *plan)
+{
+    const struct shape *s = options->weights->shape;
+    struct ref_backend b = {.weights = options->weights, .shape = s, .context = options->context};
+    float **buffers[N_BUFFERS];
+    int64_t sizes[N_BUFFERS];
+    workspace(&b, buffers, sizes);
+    *plan = (struct memory_plan){.weights = weights_bytes(options->weights)};
+    for (int i = 0; i < N_BUFFERS; i++)
+        plan->workspace += sizes[i] * (int64_t)sizeof(float);
+    plan->kv_cache = options->context * (int64_t)ref_kv_row_size(&b.base);
+    plan->state = (int64_t)ref_state_size(&b.base);
+    plan->total =
+        plan->weights + plan->workspace + options->n_sequences * (plan->kv_cache + plan->state);
+}
+
+static void ref_close(struct backend *backend)
+{
+    struct ref_backend *b = (struct ref_backend *)backend;
+    if (!b)
+        return;
+    float **buffers[N_BUFFERS];
+    int64_t sizes[N_BUFFERS];
+    workspace(b, buffers, sizes);
+    for (int i = 0; i < N_BUFFERS; i++)
+        free(*buffers[i]);
+    free(b);
+}
+
+static enum status ref_open(const struct backend_options *options, struct backend **out,
+                            struct error *error)
+{
+    struct ref_backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return error_no_memory(error, "the ref backend");
+    b->base = (struct backend){&backend_ref, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}};
+    b->weights = options->weights;
+    b->shape = options->weights->shape;
+    b->n_valid_ids = options->n_valid_ids;
+    b->context = options->context;
+    b->n_sequences = options->n_sequences;
+    float **buffers[N_BUFFERS];
+    int64_t sizes[N_BUFFERS];
+    workspace(b, buffers, sizes);
+    for (int i = 0; i < N_BUFFERS; i++)
+        if (!(*buffers[i] = malloc((size_t)sizes[i] * sizeof(float)))) {
+            ref_close(&b->base);
+            return error_no_memory(error, "the ref backend's workspace");
+        }
+    *out = &b->base;
+    return STATUS_OK;
+}
+
+static void ref_set_probe(struct backend *backend, const struct probe *probe)
+{
+    ((struct ref_backend *)backend)->probe = probe ? *probe : (struct probe){0};
+}
+
+const struct backend_ops backend_ref = {
+    .name = "ref",
+    .plan = ref_plan,
+    .open = ref_open,
+    .close = ref_close,
+    .sequence_new = ref_sequence_new,
+    .sequence_free = ref_sequence_free,
+    .sequence_reset = ref_sequence_reset,
+    .prefill_chunk = ref_prefill_chunk,
+    .decode_step = ref_decode_step,
+    .logits = ref_logits,
+    .state_size = ref_state_size,
+    .state_read = ref_state_read,
+    .state_write = ref_state_write,
+    .kv_row_size = ref_kv_row_size,
+    .kv_read = ref_kv_read,
+    .kv_write = ref_kv_write,
+    .set_probe = ref_set_probe,
+};
