@@ -28,8 +28,9 @@ struct ranked {
 /* The part of a sequence that every backend shares; a backend's own struct begins with it. Read
  * only above the seam. */
 struct sequence {
-    int32_t position; /* tokens read so far = position of the next one */
-    int32_t capacity; /* tokens that fit */
+    int32_t position;  /* tokens read so far = position of the next one */
+    int32_t kv_length; /* KV rows that are there; above position only after going back */
+    int32_t capacity;  /* tokens that fit */
     bool broken;
 };
 
@@ -105,8 +106,10 @@ struct backend_ops {
     /* The full raw logits [vocab_size] of output i (index into the last step's ranked). */
     enum status (*logits)(struct backend *backend, int i, float *out, struct error *error);
 
-    /* Recurrent and conv state as flat bytes. The KV rows stay in the sequence: restoring at
-     * position p needs rows 0..p-1 there, from this sequence's past or by kv_write. */
+    /* Recurrent and conv state as flat bytes. The KV rows stay in the sequence: writing a state at
+     * position p needs p <= kv_length, rows of the same tokens from this sequence's past or by
+     * kv_write. A step drops the rows above the ones it writes; kv_write begins at or below
+     * kv_length and drops what is above. */
     size_t (*state_size)(struct backend *backend);
     enum status (*state_read)(struct backend *backend, struct sequence *sequence, void *out,
                               struct error *error);

@@ -463,7 +463,7 @@ static enum status step(struct ref_backend *b, const struct row *rows, int n, in
     if (status != STATUS_OK)
         return status;
     for (int r = 0; r < n; r++) {
-        rows[r].sequence->position = positions[r] + 1;
+        rows[r].sequence->position = rows[r].sequence->kv_length = positions[r] + 1;
         rows[r].sequence->broken = false;
     }
     return STATUS_OK;
@@ -523,9 +523,10 @@ static enum status ref_state_write(struct backend *backend, struct sequence *seq
 {
     const struct shape *s = ((struct ref_backend *)backend)->shape;
     struct ref_sequence *q = (struct ref_sequence *)sequence;
-    if (position < 0 || position > sequence->capacity)
-        return error_set(error, STATUS_CONTEXT, "a state at position %d, the sequence holds %d",
-                         position, sequence->capacity);
+    if (position < 0 || position > sequence->kv_length)
+        return error_set(error, STATUS_INVALID,
+                         "a state of position %d, but the sequence has %d KV rows", position,
+                         sequence->kv_length);
     size_t conv = (size_t)shape_n_linear_attention(s) * (size_t)conv_size(s) * sizeof(float);
     memcpy(q->conv_state, state, conv);
     memcpy(q->recurrent_state, (const char *)state + conv, ref_state_size(backend) - conv);
@@ -547,9 +548,12 @@ static enum status kv_copy(struct backend *backend, struct sequence *sequence, i
 {
     struct ref_backend *b = (struct ref_backend *)backend;
     struct ref_sequence *q = (struct ref_sequence *)sequence;
-    if (from < 0 || n < 0 || from > sequence->capacity - n)
-        return error_set(error, STATUS_CONTEXT, "KV rows %d to %d, the sequence holds %d", from,
-                         from + n, sequence->capacity);
+    int32_t limit = write ? sequence->capacity : sequence->kv_length;
+    if (from < 0 || n < 0 || from > sequence->kv_length || from > limit - n)
+        return error_set(error, STATUS_INVALID, "KV rows %d to %d, the sequence has %d of %d", from,
+                         from + n, sequence->kv_length, sequence->capacity);
+    if (write)
+        sequence->kv_length = from + n;
     size_t size = ref_kv_row_size(backend);
     int planes = shape_n_full_attention(b->shape) * 2;
     size_t part = size / (size_t)planes;
@@ -581,7 +585,7 @@ static void ref_sequence_reset(struct backend *backend, struct sequence *sequenc
     size_t layers = (size_t)shape_n_linear_attention(s);
     memset(q->conv_state, 0, layers * (size_t)conv_size(s) * sizeof(float));
     memset(q->recurrent_state, 0, layers * (size_t)recurrent_size(s) * sizeof(float));
-    sequence->position = 0;
+    sequence->position = sequence->kv_length = 0;
     sequence->broken = false;
 }
 

@@ -1,0 +1,7 @@
+/* How much memory the machine has, for plans that must fit. */
+#pragma once
+
+#include <stdint.h>
+
+int64_t memory_physical(void);  /* bytes; 0 when unknown */
+int64_t memory_available(void); /* bytes that can be had without swapping; 0 when unknown */

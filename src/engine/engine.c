@@ -1,0 +1,117 @@
+#include "engine/engine.h"
+
+#include "base/memory.h"
+
+enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
+                           struct error *error)
+{
+    if (wanted > max_position_embeddings)
+        return error_set(error, STATUS_INVALID,
+                         "context: found %d, wanted at most %d tokens, the "
+                         "model's max_position_embeddings",
+                         wanted, max_position_embeddings);
+    *context = wanted > 0                                  ? wanted
+               : max_position_embeddings < DEFAULT_CONTEXT ? max_position_embeddings
+                                                           : DEFAULT_CONTEXT;
+    return STATUS_OK;
+}
+
+enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
+                              struct error *error)
+{
+    const double gib = 1024.0 * 1024 * 1024;
+    int64_t allocated = plan->total - plan->weights; /* the weights stay in the mapped file */
+    int64_t physical = memory_physical(), available = memory_available();
+    if ((physical == 0 || plan->total <= physical) && (available == 0 || allocated <= available))
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY,
+                     "memory: a context of %d tokens for %d sequence%s needs %.2f GiB (weights "
+                     "%.2f, KV cache %.2f, state %.2f, workspace %.2f); this machine has %.2f GiB, "
+                     "%.2f free: choose a smaller context",
+                     context, n_sequences, n_sequences == 1 ? "" : "s", (double)plan->total / gib,
+                     (double)plan->weights / gib,
+                     (double)n_sequences * (double)plan->kv_cache / gib,
+                     (double)n_sequences * (double)plan->state / gib, (double)plan->workspace / gib,
+                     (double)physical / gib, (double)available / gib);
+}
+
+enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
+                        const struct engine_options *options, struct engine *engine,
+                        struct error *error)
+{
+    const struct backend_ops *ops;
+    enum status status = backend_find(options->backend, &ops, error);
+    if (status != STATUS_OK)
+        return status;
+    if (n_valid_ids < 1 || n_valid_ids > weights->shape->vocab_size)
+        return error_set(error, STATUS_INVALID,
+                         "tokenizer.json: found %d ids, wanted 1 to %d, the rows of the head",
+                         n_valid_ids, weights->shape->vocab_size);
+    struct backend_options backend_options = {
+        .weights = weights,
+        .n_valid_ids = n_valid_ids,
+        .context = options->context,
+        .n_sequences = options->n_sequences,
+    };
+    *engine = (struct engine){
+        .shape = weights->shape, .n_valid_ids = n_valid_ids, .context = options->context};
+    ops->plan(&backend_options, &engine->plan);
+    status = memory_plan_check(&engine->plan, options->context, options->n_sequences, error);
+    if (status != STATUS_OK)
+        return status;
+    return ops->open(&backend_options, &engine->backend, error);
+}
+
+void engine_close(struct engine *engine)
+{
+    if (engine->backend)
+        engine->backend->ops->close(engine->backend);
+    engine->backend = NULL;
+}
+
+enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                           int64_t n, struct ranked *ranked, const atomic_bool *cancel,
+                           struct error *error)
+{
+    struct backend *backend = engine->backend;
+    if (n < 1)
+        return error_set(error, STATUS_INVALID, "the prompt is empty: wanted at least one token");
+    if (n > sequence->capacity - sequence->position)
+        return error_set(error, STATUS_CONTEXT,
+                         "the prompt has %lld tokens, the context has room "
+                         "for %d",
+                         (long long)n, sequence->capacity - sequence->position);
+    while (n > 0) {
+        int chunk = n < backend->limits.max_chunk ? (int)n : backend->limits.max_chunk;
+        enum status status = backend->ops->prefill_chunk(backend, sequence, tokens, chunk,
+                                                         PREFILL_LAST, ranked, cancel, error);
+        if (status != STATUS_OK)
+            return status;
+        tokens += chunk;
+        n -= chunk;
+    }
+    return STATUS_OK;
+}
+
+enum status engine_sample(struct engine *engine, struct sampler *sampler,
+                          const struct sequence *sequence, const struct ranked *ranked, int i,
+                          float *row, int32_t *token, struct error *error)
+{
+    struct backend *backend = engine->backend;
+    bool full = sampler_needs_logits(sampler);
+    if (full) {
+        enum status status = backend->ops->logits(backend, i, row, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    *token = sampler_draw(sampler, ranked, full ? row : NULL, sequence->position);
+    sampler_add_generated(sampler, *token);
+    return STATUS_OK;
+}
+
+enum status engine_decode(struct engine *engine, struct sequence *sequence, int32_t token,
+                          struct ranked *ranked, struct error *error)
+{
+    struct row row = {.sequence = sequence, .token = token};
+    return engine->backend->ops->decode_step(engine->backend, &row, 1, ranked, error);
+}

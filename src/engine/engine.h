@@ -1,0 +1,53 @@
+/* A backend opened on a checkpoint with a memory plan that fits, and the loop that turns a prompt
+ * into tokens. One thread drives an engine; only cancel flags are set from elsewhere. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "engine/sampler.h"
+
+#define DEFAULT_CONTEXT 32768 /* tokens, when the caller does not say and the model allows */
+
+struct engine_options {
+    const char *backend; /* NULL: the best one compiled in */
+    int32_t context;     /* tokens per sequence; 0: the default */
+    int n_sequences;
+};
+
+struct engine {
+    struct backend *backend;
+    const struct shape *shape;
+    int32_t n_valid_ids;
+    int32_t context;
+    struct memory_plan plan;
+};
+
+/* The context that an engine would get: `wanted`, or the default when 0, checked against the
+ * model's own limit. */
+enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
+                           struct error *error);
+/* Plans the memory, refuses a plan that cannot fit with its figures (before anything is allocated),
+ * opens the backend. `weights` is borrowed. */
+enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
+                        const struct engine_options *options, struct engine *engine,
+                        struct error *error);
+void engine_close(struct engine *engine);
+/* Whether a plan fits the machine; else STATUS_NO_MEMORY with the plan's figures. */
+enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
+                              struct error *error);
+
+/* Reads a prompt in chunks as large as the backend takes them. `ranked` gets the last token's
+ * candidates. `cancel` may be NULL. */
+enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                           int64_t n, struct ranked *ranked, const atomic_bool *cancel,
+                           struct error *error);
+/* Draws the next token of `sequence` from the last step's output `i`. `row` [vocab_size] is scratch
+ * for the full logits. */
+enum status engine_sample(struct engine *engine, struct sampler *sampler,
+                          const struct sequence *sequence, const struct ranked *ranked, int i,
+                          float *row, int32_t *token, struct error *error);
+/* Reads one generated token. */
+enum status engine_decode(struct engine *engine, struct sequence *sequence, int32_t token,
+                          struct ranked *ranked, struct error *error);
