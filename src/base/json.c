@@ -4,17 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status json_parse(const char *text, size_t length, const char *name, json_t **out,
-                       struct error *error)
+static enum status parse(const char *text, size_t length, size_t flags, const char *name,
+                         json_t **out, struct error *error)
 {
     json_error_t problem;
-    *out = json_loadb(text, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, &problem);
+    *out = json_loadb(text, length, flags | JSON_DECODE_ANY, &problem);
     if (*out)
         return STATUS_OK;
     if (json_error_code(&problem) == json_error_out_of_memory)
         return error_no_memory(error, name);
     return error_set(error, STATUS_INVALID, "%s: not JSON at line %d column %d: %s", name,
                      problem.line, problem.column, problem.text);
+}
+
+enum status json_parse(const char *text, size_t length, const char *name, json_t **out,
+                       struct error *error)
+{
+    return parse(text, length, JSON_ALLOW_NUL, name, out, error);
+}
+
+enum status json_parse_strict(const char *text, size_t length, const char *name, json_t **out,
+                              struct error *error)
+{
+    return parse(text, length, JSON_REJECT_DUPLICATES, name, out, error);
 }
 
 void json_print_string(const char *text, size_t length, struct bytes *out)

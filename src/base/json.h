@@ -14,6 +14,11 @@
 enum status json_parse(const char *text, size_t length, const char *name, json_t **out,
                        struct error *error);
 
+/* The same, stricter: an object that has a key twice and U+0000 anywhere are refused. For files
+ * that decide what is computed. */
+enum status json_parse_strict(const char *text, size_t length, const char *name, json_t **out,
+                              struct error *error);
+
 void json_print(const json_t *value, struct bytes *out);
 void json_print_string(const char *text, size_t length, struct bytes *out);
 /* A finite double as Python's repr spells it. */

@@ -3,6 +3,7 @@
  * views. No pass over the weights: opening reads headers only. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,9 @@ struct checkpoint;
 /* Totals by part, and what the text engine leaves unread (spec 4.2, 9). */
 struct checkpoint_part {
     const char *name; /* "embedding", "attention", "deltanet", "experts", … "vision (skipped)" */
+    const char *bits; /* per weight, as checked: "4", "8", "bf16"; "" for what is skipped */
     int64_t tensors, bytes;
+    int64_t parameters; /* 0 for what is skipped */
     bool skipped;
 };
 
@@ -23,5 +26,6 @@ enum status checkpoint_open(const char *folder, struct checkpoint **out, struct 
 void checkpoint_close(struct checkpoint *checkpoint);
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
 const struct weights *checkpoint_weights(const struct checkpoint *checkpoint);
+int checkpoint_n_shards(const struct checkpoint *checkpoint);
 /* A table that ends with a NULL name. */
 const struct checkpoint_part *checkpoint_parts(const struct checkpoint *checkpoint);
