@@ -11,7 +11,7 @@ VERSION  := 0.1.0
 BACKENDS ?= ref
 BUILD    ?= build$(if $(ASAN),-asan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
-PACKAGES := jansson libutf8proc
+PACKAGES := jansson libutf8proc nettle
 
 CFLAGS   ?= -O3 -g
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla

@@ -11,6 +11,7 @@
 #endif
 
 static const struct command *const commands[] = {
+    &command_inspect,
     NULL,
 };
 
