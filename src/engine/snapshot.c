@@ -71,11 +71,10 @@ enum status snapshot_restore(struct backend *backend, const struct shape *shape,
     if (memcmp(header.magic, MAGIC, sizeof header.magic) != 0 || header.version != VERSION)
         return error_set(error, STATUS_INVALID, "snapshot: another format or version, wanted %d",
                          VERSION);
-    header.shape[sizeof header.shape - 1] = header.backend[sizeof header.backend - 1] = '\0';
-    if (strcmp(header.shape, shape->name) != 0 || strcmp(header.backend, backend->ops->name) != 0)
+    if (strncmp(header.shape, shape->name, sizeof header.shape) != 0 ||
+        strncmp(header.backend, backend->ops->name, sizeof header.backend) != 0)
         return error_set(error, STATUS_INVALID,
-                         "snapshot: found shape %s of backend %s, wanted "
-                         "%s of %s",
+                         "snapshot: found shape %.16s of backend %.16s, wanted %s of %s",
                          header.shape, header.backend, shape->name, backend->ops->name);
     if (size != snapshot_size(backend) || header.state_size != size - sizeof header)
         return error_set(error, STATUS_INVALID, "snapshot: found %zu bytes, wanted %zu", size,

@@ -1,0 +1,248 @@
+/* The sampler and its random numbers: known answers, distributions, the order of its steps. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/random.h"
+#include "engine/sampler.h"
+
+#define N 100 /* ids */
+
+static const struct sampling neutral = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+
+/* Known answers of Philox4x32-10 published with Random123. */
+static void test_philox(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t counter[4], key[2], wanted[4];
+    } cases[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t out[4];
+        philox4x32(cases[i].counter, cases[i].key, out);
+        assert_memory_equal(out, cases[i].wanted, sizeof out);
+    }
+}
+
+static void fill(struct ranked *ranked, float *logits)
+{
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)((i * 37) % N) * -0.05f; /* 37 and 100 are coprime: all different */
+    ranked->n = 0;
+    for (int rank = 0; rank < RANKED_MAX; rank++)
+        for (int i = 0; i < N; i++)
+            if ((i * 37) % N == rank) {
+                ranked->id[ranked->n] = i;
+                ranked->logit[ranked->n++] = logits[i];
+            }
+}
+
+static struct sampler *new_sampler(struct sampling sampling)
+{
+    struct sampler *sampler;
+    struct error error;
+    assert_int_equal(sampler_new(&sampling, N, &sampler, &error), STATUS_OK);
+    return sampler;
+}
+
+/* One draw with what the sampler asks for; logits are copied as a backend would give them. */
+static int32_t draw(struct sampler *sampler, const struct ranked *ranked, const float *logits,
+                    int64_t position)
+{
+    float row[N];
+    memcpy(row, logits, sizeof row);
+    return sampler_draw(sampler, ranked, sampler_needs_logits(sampler) ? row : NULL, position);
+}
+
+static void test_greedy(void **state)
+{
+    (void)state;
+    struct ranked ranked;
+    float logits[N];
+    fill(&ranked, logits);
+    struct sampling sampling = neutral;
+    sampling.temperature = 0;
+    struct sampler *sampler = new_sampler(sampling);
+    assert_false(sampler_needs_logits(sampler));
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 0);
+    sampler_free(sampler);
+    for (int i = 0; i < N; i++) /* a tie over the full row: the lowest id */
+        logits[i] = i == 70 || i == 20 ? 5 : 0;
+    sampling.presence_penalty = 1;
+    sampler = new_sampler(sampling);
+    assert_true(sampler_needs_logits(sampler));
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 20);
+    sampler_add_generated(sampler, 20);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 70);
+    sampler_free(sampler);
+}
+
+/* Draws follow softmax(logits / T); the full row and the candidates give the same tokens. */
+static void test_distribution(void **state)
+{
+    (void)state;
+    struct ranked ranked;
+    float logits[N];
+    fill(&ranked, logits);
+    struct sampling sampling = neutral;
+    sampling.temperature = 0.5;
+    sampling.top_k = 4;
+    sampling.seed = 7;
+    struct sampler *candidates = new_sampler(sampling);
+    struct logit_bias nothing = {.id = 3, .bias = 0};
+    sampling.logit_bias = &nothing;
+    sampling.n_logit_bias = 1; /* asks for the full row */
+    struct sampler *full = new_sampler(sampling);
+    int counts[N] = {0};
+    const int draws = 40000;
+    for (int i = 0; i < draws; i++) {
+        int32_t id = draw(candidates, &ranked, logits, i);
+        assert_int_equal(id, draw(full, &ranked, logits, i));
+        counts[id]++;
+    }
+    double total = 0;
+    for (int rank = 0; rank < 4; rank++)
+        total += exp(-0.1 * rank);
+    for (int rank = 0; rank < RANKED_MAX; rank++) {
+        double wanted = rank < 4 ? draws * exp(-0.1 * rank) / total : 0;
+        int found = counts[ranked.id[rank]];
+        if (fabs(found - wanted) > 5 * sqrt(wanted)) /* five standard deviations */
+            fail_msg("rank %d: found %d draws, wanted about %.0f", rank, found, wanted);
+    }
+    sampler_free(candidates);
+    sampler_free(full);
+}
+
+static void test_seed_and_position(void **state)
+{
+    (void)state;
+    struct ranked ranked;
+    float logits[N];
+    fill(&ranked, logits);
+    struct sampling sampling = neutral;
+    sampling.top_k = 64;
+    struct sampler *a = new_sampler(sampling), *again = new_sampler(sampling);
+    sampling.seed = 1;
+    struct sampler *b = new_sampler(sampling);
+    int differ = 0, move = 0;
+    for (int i = 0; i < 200; i++) {
+        int32_t id = draw(a, &ranked, logits, i);
+        assert_int_equal(id, draw(again, &ranked, logits, i));
+        differ += id != draw(b, &ranked, logits, i);
+        move += id != draw(a, &ranked, logits, i + 1);
+    }
+    assert_true(differ > 150);
+    assert_true(move > 150);
+    sampler_free(a);
+    sampler_free(again);
+    sampler_free(b);
+}
+
+/* How many different ids come out in 3,000 draws. */
+static int support_of(struct sampling sampling)
+{
+    struct ranked ranked;
+    float logits[N];
+    fill(&ranked, logits);
+    struct sampler *sampler = new_sampler(sampling);
+    bool seen[N] = {false};
+    int n = 0;
+    for (int i = 0; i < 3000; i++)
+        seen[draw(sampler, &ranked, logits, i)] = true;
+    for (int i = 0; i < N; i++)
+        n += seen[i];
+    sampler_free(sampler);
+    return n;
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    struct sampling s = neutral;
+    s.temperature = 5;                  /* flat enough for 3,000 draws to meet every id */
+    assert_int_equal(support_of(s), N); /* nothing is cut */
+    s.top_k = 7;
+    assert_int_equal(support_of(s), 7);
+    s.top_k = 1000;
+    assert_int_equal(support_of(s), N);
+    s = neutral;
+    s.min_p = 0.5; /* e^(-0.05 r) >= 0.5: r <= 13.86 */
+    assert_int_equal(support_of(s), 14);
+    s.min_p = 1;
+    assert_int_equal(support_of(s), 1);
+    s = neutral;
+    s.top_k = 10;
+    s.top_p = 0.5; /* of the ten's mass: ranks 0..4 hold 0.562, 0..3 hold 0.461 */
+    assert_int_equal(support_of(s), 5);
+    s.top_p = 1e-9;
+    assert_int_equal(support_of(s), 1);
+}
+
+/* Presence and frequency count generated tokens only; repetition counts the prompt too. */
+static void test_penalties(void **state)
+{
+    (void)state;
+    struct ranked ranked;
+    float logits[N] = {0};
+    fill(&ranked, logits);
+    logits[0] = 2;
+    logits[1] = 1.5f;
+    for (int i = 2; i < N; i++)
+        logits[i] = -1;
+    const int32_t prompt[3] = {0, 0, -1};
+    struct sampling s = neutral;
+    s.temperature = 0;
+    s.presence_penalty = 1;
+    struct sampler *sampler = new_sampler(s);
+    sampler_add_prompt(sampler, prompt, 3);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 0); /* cases.md row 45 */
+    sampler_add_generated(sampler, 0);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    sampler_free(sampler);
+
+    s.presence_penalty = 0;
+    s.frequency_penalty = 0.3;
+    sampler = new_sampler(s);
+    sampler_add_generated(sampler, 0);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 0);
+    sampler_add_generated(sampler, 0); /* 2 - 0.6 < 1.5 */
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    sampler_free(sampler);
+
+    s.frequency_penalty = 0;
+    s.repetition_penalty = 1.5; /* 2 / 1.5 < 1.5; -1 * 1.5 stays last */
+    sampler = new_sampler(s);
+    sampler_add_prompt(sampler, prompt, 3);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    sampler_free(sampler);
+
+    s = neutral;
+    s.temperature = 0;
+    struct logit_bias bias[2] = {{.id = 50, .bias = 100}, {.id = N + 5, .bias = 100}};
+    s.logit_bias = bias;
+    s.n_logit_bias = 2;
+    sampler = new_sampler(s);
+    assert_int_equal(draw(sampler, &ranked, logits, 0), 50);
+    sampler_free(sampler);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_philox),       cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_seed_and_position),
+        cmocka_unit_test(test_cuts),         cmocka_unit_test(test_penalties),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
