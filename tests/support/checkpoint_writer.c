@@ -137,8 +137,7 @@ static void add_layer(struct spread *spread, const struct shape *shape, int laye
 }
 
 void writer_init_shape(struct checkpoint_writer *writer, const struct shape *shape,
-                       const char *config_folder, int n_shards, int n_vision,
-                       int64_t vision_bytes)
+                       const char *config_folder, int n_shards, int n_vision, int64_t vision_bytes)
 {
     *writer = (struct checkpoint_writer){.n_shards = n_shards};
     make_folder(writer);
@@ -168,12 +167,9 @@ void writer_init_shape(struct checkpoint_writer *writer, const struct shape *sha
 
 void writer_clear(struct checkpoint_writer *writer)
 {
-    static const char *const others[] = {"config.json",
-                                         "generation_config.json",
-                                         "model.safetensors.index.json",
-                                         "model.safetensors",
-                                         "chat_template.jinja",
-                                         "file"};
+    static const char *const others[] = {
+        "config.json",       "generation_config.json", "model.safetensors.index.json",
+        "model.safetensors", "chat_template.jinja",    "file"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         writer_remove(writer, others[i]);
     for (int i = 0; i < writer->n_shards; i++) {
@@ -279,9 +275,9 @@ void writer_add(struct checkpoint_writer *writer, int shard, const char *name, c
         json_array_append_new(shape, json_integer(dims[i]));
         size *= dims[i];
     }
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape,
-                              "data_offsets", (json_int_t)file->data_size,
-                              (json_int_t)(file->data_size + size));
+    json_t *entry =
+        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
+                  (json_int_t)file->data_size, (json_int_t)(file->data_size + size));
     assert_non_null(entry);
     file->data_size += size;
     json_object_set_new(file->header, name, entry);

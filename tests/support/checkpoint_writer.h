@@ -30,8 +30,7 @@ void writer_init_tiny(struct checkpoint_writer *writer);
  * all, spread over n_shards so that parts of one matrix lie in different shards. The config is read
  * from `config_folder`. */
 void writer_init_shape(struct checkpoint_writer *writer, const struct shape *shape,
-                       const char *config_folder, int n_shards, int n_vision,
-                       int64_t vision_bytes);
+                       const char *config_folder, int n_shards, int n_vision, int64_t vision_bytes);
 /* Removes the folder with all that is in it. */
 void writer_clear(struct checkpoint_writer *writer);
 
