@@ -437,8 +437,6 @@ static void parts_apart(struct checkpoint_writer *w)
 {
     writer_drop(w, "language_model.lm_head.scales"); /* from shard 0 to shard 2, unaligned */
     w->shards[2].data_size += 1;
-    writer_add(w, 2, "language_model.lm_head.scales", "BF16", lm_8bit, 0, 2);
-    writer_drop(w, "language_model.lm_head.scales");
     static const int64_t dims[2] = {4096, 4};
     writer_add(w, 2, "language_model.lm_head.scales", "BF16", dims, 2, 2);
 }
