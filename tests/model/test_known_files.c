@@ -76,6 +76,8 @@ static void test_states(void **state)
     int64_t done = 0;
     known_file_check(FOLDER, known("config.json"), note_progress, &done, &result);
     assert_int_equal(result.state, KNOWN_OK);
+    assert_int_equal(known_file_work(FOLDER, known("config.json")), 23591);
+    assert_int_equal(known_file_work("models/tiny", known("config.json")), 0);
     assert_int_equal(result.size, 23591);
     assert_int_equal(done, 23591);
     known_file_check(FOLDER, known("generation_config.json"), NULL, NULL, &result);
