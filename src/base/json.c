@@ -11,7 +11,8 @@ static enum status parse(const char *text, size_t length, size_t flags, const ch
     *out = json_loadb(text, length, flags | JSON_DECODE_ANY, &problem);
     if (*out)
         return STATUS_OK;
-    if (json_error_code(&problem) == json_error_out_of_memory)
+    /* out of memory has a code only sometimes; else it comes without any text */
+    if (json_error_code(&problem) == json_error_out_of_memory || problem.text[0] == '\0')
         return error_no_memory(error, name);
     return error_set(error, STATUS_INVALID, "%s: not JSON at line %d column %d: %s", name,
                      problem.line, problem.column, problem.text);

@@ -1,6 +1,7 @@
 #include "model/known_files.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,17 @@ static enum known_state check_path(const char *path, const struct known_file *fi
     if (sha256_file(path, result->sha256, progress, context, &result->error) != STATUS_OK)
         return KNOWN_UNREADABLE;
     return strcmp(result->sha256, file->sha256) == 0 ? KNOWN_OK : KNOWN_DIFFERENT;
+}
+
+int64_t known_file_work(const char *folder, const struct known_file *file)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", folder, file->name) < 0)
+        return 0;
+    struct stat info;
+    bool hashed = stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == file->size;
+    free(path);
+    return hashed ? file->size : 0;
 }
 
 void known_file_check(const char *folder, const struct known_file *file,

@@ -32,6 +32,8 @@ struct known_result {
     struct error error;           /* for KNOWN_UNREADABLE */
 };
 
+/* The bytes that known_file_check is going to read: 0 for a file it need not hash. */
+int64_t known_file_work(const char *folder, const struct known_file *file);
 /* `progress` may be NULL; else it is told the bytes of this file read so far. */
 void known_file_check(const char *folder, const struct known_file *file,
                       void (*progress)(void *context, int64_t done), void *context,
