@@ -1,0 +1,31 @@
+/* A gate in front of malloc, calloc, realloc and free for tests that let allocations fail. Programs
+ * named tests/LAYER/alloc_NAME.c are linked with it (GNU ld's --wrap; `make check-alloc`): every
+ * allocation that the project's own code makes goes through it, and jansson's too. What libc and
+ * other shared libraries allocate for themselves neither counts nor fails.
+ *
+ * Most tests need only alloc_sweep. Safe with several threads; one sweep at a time. */
+#pragma once
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+/* What is tested: makes everything it needs, frees everything it made, whatever happens, and
+ * returns the status of the first step that failed. It must do the same each time it is run, and
+ * use no cmocka assert (they would leave it half way). */
+typedef enum status alloc_body(void *context, struct error *error);
+
+/* Runs `body` once undisturbed: it must return STATUS_OK. Then for each allocation it made, or for
+ * `max_points` of them spread evenly over the run, twice more: with that one allocation failing,
+ * and with it and all later ones failing. Each of these must return STATUS_NO_MEMORY with a
+ * message. No run may leave anything allocated. Fails the cmocka test otherwise, naming the
+ * allocation's number; returns the number of allocations of the undisturbed run. max_points 0: all.
+ */
+size_t alloc_sweep(alloc_body *body, void *context, size_t max_points);
+
+/* The parts of a sweep. From alloc_start on, allocations are counted, from 1; those from
+ * `fail_from` to `fail_to` fail (0, 0: none). alloc_stop ends it and returns the count. */
+void alloc_start(size_t fail_from, size_t fail_to);
+size_t alloc_stop(void);
+/* Blocks allocated since the last alloc_start and not freed yet. */
+size_t alloc_live(void);
