@@ -11,6 +11,8 @@
 #endif
 
 static const struct command *const commands[] = {
+    &command_tokenize,
+    &command_detokenize,
     &command_inspect,
     NULL,
 };

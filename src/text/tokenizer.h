@@ -35,13 +35,16 @@ struct text_span {
 /* Reads a tokenizer.json (both spellings of merges) and checks regex, normaliser and added tokens
  * against the spec. Errors name the file, the field, what was found and what was wanted. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *error);
+/* The tokenizer.json of a model's folder. */
+enum status tokenizer_open_model(const char *folder, struct tokenizer **out, struct error *error);
 /* The same from memory; `name` stands for the path in messages. `data` is not kept. */
 enum status tokenizer_parse(const char *data, size_t length, const char *name,
                             struct tokenizer **out, struct error *error);
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Appends the ids of the spans' text, read as one text: a border between spans does not split a
- * word. Errors: STATUS_INVALID with the byte offset when the text is not UTF-8. */
+ * word. Errors: STATUS_INVALID with the byte offset in the joined text when that is not UTF-8, or
+ * when it is longer than 256 MiB; nothing is appended then. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct text_span *spans,
                              size_t n_spans, struct token_list *ids, struct error *error);
 
@@ -57,7 +60,8 @@ int32_t tokenizer_size(const struct tokenizer *tokenizer);
 
 /* Ids to text, one id at a time (tests/golden/README.md part 1): each push appends all characters
  * that are complete; only a tail that may still become valid UTF-8 is held back (at most 3 bytes),
- * and bytes that can no longer become valid give one U+FFFD per maximal invalid part. */
+ * and bytes that can no longer become valid give one U+FFFD per maximal invalid part (half a
+ * surrogate, ED A0..BF, only with the byte after it). */
 struct detokenizer {
     const struct tokenizer *tokenizer;
     bool skip_special; /* special ids vanish before their neighbours' bytes are joined */
@@ -68,5 +72,5 @@ struct detokenizer {
 void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *tokenizer,
                       bool skip_special);
 void detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct bytes *out);
-/* The end of generation: a held tail becomes one U+FFFD. */
+/* The end of generation: a held tail becomes U+FFFD. */
 void detokenizer_finish(struct detokenizer *detokenizer, struct bytes *out);

@@ -1,0 +1,89 @@
+/* calla detokenize: {"ids":[…],"skip_special":bool,"stream":bool} to {"text":"…"}, or to
+ * {"pieces":[…]} with what each id and the end give. */
+#include <stdio.h>
+
+#include "base/json.h"
+#include "cli/command.h"
+#include "cli/jsonl.h"
+#include "cli/options.h"
+#include "text/tokenizer.h"
+
+/* The id as the tokenizer numbers them; -1, which no token has, for all that are out of range. */
+static enum status read_id(const json_t *ids, size_t index, int32_t *id, struct error *error)
+{
+    const json_t *value = json_array_get(ids, index);
+    if (!json_is_integer(value))
+        return error_set(error, STATUS_INVALID, "ids[%zu]: found no integer, wanted one", index);
+    json_int_t number = json_integer_value(value);
+    *id = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
+    return STATUS_OK;
+}
+
+static enum status detokenize_ids(struct detokenizer *detokenizer, const json_t *ids, bool stream,
+                                  struct bytes *out, struct error *error)
+{
+    struct bytes text = {0};
+    enum status status = STATUS_OK;
+    size_t n = json_array_size(ids);
+    bytes_append_text(out, stream ? "{\"pieces\": [" : "{\"text\": ");
+    for (size_t i = 0; i <= n && status == STATUS_OK; i++) {
+        int32_t id = -1;
+        if (i == n)
+            detokenizer_finish(detokenizer, &text);
+        else if ((status = read_id(ids, i, &id, error)) == STATUS_OK)
+            detokenizer_push(detokenizer, id, &text);
+        if (stream) {
+            bytes_append_text(out, i ? ", " : "");
+            json_print_string(text.data, text.length, out);
+            out->failed |= text.failed;
+            bytes_reset(&text);
+        }
+    }
+    if (!stream)
+        json_print_string(text.data, text.length, out);
+    out->failed |= text.failed;
+    bytes_append_text(out, stream ? "]}" : "}");
+    bytes_clear(&text);
+    return status;
+}
+
+static enum status detokenize_line(void *context, const json_t *line, struct bytes *out,
+                                   struct error *error)
+{
+    bool skip_special = true, stream = false;
+    const json_t *ids;
+    enum status status = jsonl_array(line, "ids", true, &ids, error);
+    if (status == STATUS_OK)
+        status = jsonl_bool(line, "skip_special", &skip_special, error);
+    if (status == STATUS_OK)
+        status = jsonl_bool(line, "stream", &stream, error);
+    if (status != STATUS_OK)
+        return status;
+    struct detokenizer detokenizer;
+    detokenizer_init(&detokenizer, context, skip_special);
+    return detokenize_ids(&detokenizer, ids, stream, out, error);
+}
+
+static int run(int argc, char **argv)
+{
+    const struct option options[] = {{0}};
+    const char *model;
+    int code = options_parse(&command_detokenize, argc, argv, options, &model, 1, 1);
+    if (code >= 0)
+        return code;
+    struct tokenizer *tokenizer;
+    struct error error;
+    if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
+        return command_failed(&error);
+    code = jsonl_run(detokenize_line, tokenizer);
+    tokenizer_close(tokenizer);
+    return code;
+}
+
+const struct command command_detokenize = {
+    .name = "detokenize",
+    .arguments = "MODEL",
+    .summary =
+        "token ids to text: {\"ids\", \"skip_special\", \"stream\"} lines to {\"text\"} lines",
+    .run = run,
+};
