@@ -11,9 +11,13 @@
 #endif
 
 static const struct command *const commands[] = {
+    &command_run,
+    &command_score,
+    &command_inspect,
     &command_tokenize,
     &command_detokenize,
-    &command_inspect,
+    &command_render,
+    &command_parse,
     NULL,
 };
 

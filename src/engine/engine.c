@@ -39,10 +39,6 @@ enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
                         const struct engine_options *options, struct engine *engine,
                         struct error *error)
 {
-    const struct backend_ops *ops;
-    enum status status = backend_find(options->backend, &ops, error);
-    if (status != STATUS_OK)
-        return status;
     if (n_valid_ids < 1 || n_valid_ids > weights->shape->vocab_size)
         return error_set(error, STATUS_INVALID,
                          "tokenizer.json: found %d ids, wanted 1 to %d, the rows of the head",
@@ -55,11 +51,12 @@ enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
     };
     *engine = (struct engine){
         .shape = weights->shape, .n_valid_ids = n_valid_ids, .context = options->context};
-    ops->plan(&backend_options, &engine->plan);
-    status = memory_plan_check(&engine->plan, options->context, options->n_sequences, error);
+    options->ops->plan(&backend_options, &engine->plan);
+    enum status status =
+        memory_plan_check(&engine->plan, options->context, options->n_sequences, error);
     if (status != STATUS_OK)
         return status;
-    return ops->open(&backend_options, &engine->backend, error);
+    return options->ops->open(&backend_options, &engine->backend, error);
 }
 
 void engine_close(struct engine *engine)

@@ -11,8 +11,8 @@
 #define DEFAULT_CONTEXT 32768 /* tokens, when the caller does not say and the model allows */
 
 struct engine_options {
-    const char *backend; /* NULL: the best one compiled in */
-    int32_t context;     /* tokens per sequence; 0: the default */
+    const struct backend_ops *ops; /* from backend_find */
+    int32_t context;               /* tokens per sequence, from engine_context */
     int n_sequences;
 };
 

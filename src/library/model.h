@@ -1,0 +1,21 @@
+/* A model folder opened as a whole: checkpoint and tokenizer, and what follows from both. */
+#pragma once
+
+#include "model/checkpoint.h"
+#include "text/tokenizer.h"
+
+struct model {
+    struct checkpoint *checkpoint;
+    struct tokenizer *tokenizer;
+    int n_stop_ids;
+    int32_t stop_ids[MAX_STOP_IDS]; /* generation_config, else config, else by content (spec 1.2) */
+    bool warned; /* the folder brings another chat template than the one built in */
+    struct error warning;
+};
+
+enum status model_open(const char *path, struct model *model, struct error *error);
+void model_close(struct model *model);
+bool model_is_stop(const struct model *model, int32_t id);
+
+/* Opens only PATH/tokenizer.json, for the text filters. */
+enum status model_open_tokenizer(const char *path, struct tokenizer **out, struct error *error);

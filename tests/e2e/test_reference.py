@@ -1,0 +1,111 @@
+"""The ref backend against Hugging Face float32 on the same weights (models/tiny/reference/README.md)."""
+
+import array
+import json
+import math
+import struct
+
+import pytest
+from conftest import REFERENCE, filter_lines, read_jsonl
+
+CHUNK = 512
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + length]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        values = array.array({"F32": "f", "I32": "i"}[entry["dtype"]], data[begin:end])
+        tensors[name] = (entry["shape"], values)
+    return tensors
+
+
+def test_cases():
+    """Every prompt: greedy continuation equal, mean |nll difference| <= 1e-4, top-5 as far as
+    float32 noise lets the order be told."""
+    cases = read_jsonl(REFERENCE / "cases.jsonl")
+    result = filter_lines("score", [{"ids": case["ids"]} for case in cases], "--greedy", "64",
+                          "--backend", "ref")
+    assert result.code == 0, result.err
+    scored = result.lines()
+    assert len(scored) == len(cases) > 10
+    worst = 0
+    for case, found in zip(cases, scored):
+        assert found["greedy"] == case["greedy"], case["name"]
+        assert len(found["nll"]) == len(case["nll"]) == len(case["ids"]) - 1
+        differences = [abs(a - b) for a, b in zip(found["nll"], case["nll"])]
+        mean = sum(differences) / max(1, len(differences))
+        worst = max(worst, mean)
+        print(f"{case['name']:55} mean |nll difference| {mean:.1e}, max {max(differences, default=0):.1e}")
+        assert mean <= 1e-4, case["name"]
+        for a, b in zip(found["greedy_margin"], case["greedy_margin"]):
+            assert abs(a - b) <= 2e-4
+        for ids, logits, want_ids, want_logits in zip(found["top_ids"], found["top_logits"],
+                                                      case["top_ids"], case["top_logits"]):
+            for a, b in zip(logits, want_logits):
+                assert abs(a - b) <= 1e-4
+            for rank, (a, b) in enumerate(zip(ids, want_ids)):
+                if a != b:  # neighbours closer than the noise may change places
+                    near = [want_logits[r] for r in (rank - 1, rank + 1) if 0 <= r < 5]
+                    assert rank == 4 or min(abs(want_logits[rank] - n) for n in near) < 1e-4
+    print(f"worst mean |nll difference| {worst:.1e}")
+
+
+def test_hidden(tmp_path):
+    """Every inner tensor within the tolerances of the reference's README."""
+    wanted = read_safetensors(REFERENCE / "hidden.safetensors")
+    lines = [{"name": name, "ids": list(wanted[name + ".ids"][1])} for name in ("short", "long")]
+    result = filter_lines("score", lines, "--hidden", tmp_path / "hidden.safetensors")
+    assert result.code == 0, result.err
+    found = read_safetensors(tmp_path / "hidden.safetensors")
+    assert set(found) == {name for name in wanted if ".mtp." not in name}
+    for name, (shape, values) in sorted(found.items()):
+        want_shape, want = wanted[name]
+        assert shape == want_shape, name
+        error = max(abs(a - b) for a, b in zip(values, want))
+        field = name.split(".", 1)[1]
+        if field in ("ids", "embed"):
+            tolerance = 0
+        elif field.endswith(("router", "recurrent_state")):
+            tolerance = 2e-5
+        elif field in ("norm", "logits"):
+            tolerance = 1e-4
+        else:
+            tolerance = 2e-6 * max(abs(value) for value in want)
+        print(f"{name:32} error {error:.1e}, tolerance {tolerance:.1e}")
+        assert error <= tolerance, name
+
+
+def test_hidden_refuses_two_lines_of_one_name(tmp_path):
+    line = {"name": "a", "ids": [1, 2]}
+    result = filter_lines("score", [line, line], "--hidden", tmp_path / "h.safetensors")
+    first, second = result.lines()
+    assert "nll" in first and "name" in second["error"] and result.code == 1
+
+
+@pytest.mark.parametrize("name", ["eval.txt", "eval-chat.txt"])
+def test_evaluation_file(name, full):
+    """Mean nll within 1e-4 and top-1 hits within 2 of the reference."""
+    evaluation = json.loads((REFERENCE / "eval.json").read_text())[name]
+    chunks = [evaluation["ids"][i:i + CHUNK] for i in range(0, len(evaluation["ids"]), CHUNK)]
+    wanted = evaluation["chunks_predicted_nll_top1"]
+    if not full:
+        chunks, wanted = chunks[:4], wanted[:4]
+    result = filter_lines("score", [{"ids": chunk} for chunk in chunks], timeout=1200)
+    assert result.code == 0, result.err
+    nll, hits, predicted = 0.0, 0, 0
+    for chunk, found in zip(chunks, result.lines()):
+        nll += math.fsum(found["nll"])
+        hits += sum(top[0] == token for top, token in zip(found["top_ids"], chunk[1:]))
+        predicted += len(chunk) - 1
+    assert predicted == sum(row[0] for row in wanted)
+    want_nll, want_hits = sum(row[1] for row in wanted), sum(row[2] for row in wanted)
+    print(f"{name}: {len(chunks)} chunks, {predicted} predicted, mean nll {nll / predicted:.7f}, "
+          f"reference {want_nll / predicted:.7f}; top-1 {hits}, reference {want_hits}; "
+          f"perplexity {math.exp(nll / predicted):.5f}")
+    assert abs(nll - want_nll) / predicted <= 1e-4
+    assert abs(hits - want_hits) <= 2
