@@ -30,9 +30,8 @@ enum status json_parse_strict(const char *text, size_t length, const char *name,
     return parse(text, length, JSON_REJECT_DUPLICATES, name, out, error);
 }
 
-void json_print_string(const char *text, size_t length, struct bytes *out)
+void json_print_escaped(const char *text, size_t length, struct bytes *out)
 {
-    bytes_append_byte(out, '"');
     size_t from = 0; /* start of the stretch that needs no escape */
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -48,6 +47,12 @@ void json_print_string(const char *text, size_t length, struct bytes *out)
             bytes_format(out, "\\u%04x", c);
     }
     bytes_append(out, text + from, length - from);
+}
+
+void json_print_string(const char *text, size_t length, struct bytes *out)
+{
+    bytes_append_byte(out, '"');
+    json_print_escaped(text, length, out);
     bytes_append_byte(out, '"');
 }
 

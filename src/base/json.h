@@ -21,5 +21,7 @@ enum status json_parse_strict(const char *text, size_t length, const char *name,
 
 void json_print(const json_t *value, struct bytes *out);
 void json_print_string(const char *text, size_t length, struct bytes *out);
+/* The same without the quotes, for a string that is written piece by piece. */
+void json_print_escaped(const char *text, size_t length, struct bytes *out);
 /* A finite double as Python's repr spells it. */
 void json_print_real(double value, struct bytes *out);

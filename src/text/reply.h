@@ -22,12 +22,15 @@ enum reply_tag {
 };
 extern const char *const reply_tag_text[REPLY_N_TAGS];
 
+/* Events come in the order of the text they stand for. Calls are numbered from 0 and never overlap.
+ * A call is valid when its REPLY_CALL_END has come: its joined arguments are then one JSON object,
+ * in which a repeated key counts by its last value. A call that the token limit cuts gets no
+ * REPLY_CALL_END and its JSON stays unclosed; it is always the last one, and consumers drop it. */
 enum reply_event_kind {
     REPLY_REASONING,  /* data: text */
     REPLY_CONTENT,    /* data: text */
     REPLY_CALL_BEGIN, /* data: the function's name */
-    REPLY_ARGUMENTS,  /* data: bytes of the arguments' JSON object; joined over a call they are JSON
-                       */
+    REPLY_ARGUMENTS,  /* data: bytes of the arguments' JSON object */
     REPLY_CALL_END,   /* no data */
 };
 
@@ -37,6 +40,7 @@ struct reply_event {
     size_t length;
     int call; /* index of the call from 0; -1 for text */
 };
+/* Must not call back into the parser. */
 typedef void reply_sink(void *context, const struct reply_event *event);
 
 /* How generation ended: by a stop token, or at the token limit. */
@@ -48,9 +52,11 @@ struct reply_parser;
 /* `thinking`: the prompt ended inside <think>. `tools`: OpenAI's list, borrowed for the parser's
  * life; NULL or empty turns tool tags into text. NULL when out of memory. */
 struct reply_parser *reply_new(bool thinking, const json_t *tools, reply_sink *sink, void *context);
+/* `text` may end inside a code point. After a failed allocation a push does nothing. */
 void reply_push_text(struct reply_parser *parser, const char *text, size_t length);
 void reply_push_tag(struct reply_parser *parser, enum reply_tag tag);
-/* Completes or drops what is open. STATUS_NO_MEMORY when an earlier push ran out of memory. */
+/* Completes or drops what is open; nothing may be pushed afterwards. STATUS_NO_MEMORY when this or
+ * an earlier push ran out of memory. */
 enum status reply_finish(struct reply_parser *parser, enum reply_end end, enum reply_finish *finish,
                          struct error *error);
 void reply_free(struct reply_parser *parser);
