@@ -1,6 +1,8 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,13 @@ enum status json_parse_strict(const char *text, size_t length, const char *name,
                               struct error *error)
 {
     return parse(text, length, JSON_REJECT_DUPLICATES, name, out, error);
+}
+
+const char *json_type_name(const json_t *value)
+{
+    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
+                                        "a real number", "true",     "false",    "null"};
+    return value ? names[json_typeof(value)] : "nothing";
 }
 
 void json_print_escaped(const char *text, size_t length, struct bytes *out)
@@ -58,12 +67,22 @@ void json_print_string(const char *text, size_t length, struct bytes *out)
 
 void json_print_real(double value, struct bytes *out)
 {
-    /* The correctly rounded decimal of the fewest digits that reads back is the shortest one. */
+    /* The correctly rounded decimal of the fewest digits that reads back is the shortest one. Only
+     * beside a power of two, where the doubles below are twice as dense, can it miss while its
+     * neighbour above reads back. */
     char digits[40];
+    int unused;
+    bool power_of_two = fabs(frexp(value, &unused)) == 0.5;
     for (int precision = 0; precision < 17; precision++) {
         snprintf(digits, sizeof digits, "%.*e", precision, value);
         if (strtod(digits, NULL) == value)
             break;
+        char *last = strchr(digits, 'e') - 1;
+        if (power_of_two && *last < '9') { /* after a 9 comes a shorter number, tried before */
+            ++*last;
+            if (strtod(digits, NULL) == value)
+                break;
+        }
     }
     char *exponent_at = strchr(digits, 'e');
     int exponent = atoi(exponent_at + 1);

@@ -18,6 +18,8 @@ enum status json_parse(const char *text, size_t length, const char *name, json_t
  * that decide what is computed. */
 enum status json_parse_strict(const char *text, size_t length, const char *name, json_t **out,
                               struct error *error);
+/* "an object", "a string", "null" …; "nothing" for NULL. For messages. */
+const char *json_type_name(const json_t *value);
 
 void json_print(const json_t *value, struct bytes *out);
 void json_print_string(const char *text, size_t length, struct bytes *out);

@@ -70,17 +70,10 @@ int jsonl_run(jsonl_handler *handler, void *context)
     return code;
 }
 
-static const char *type_name(const json_t *value)
-{
-    static const char *const names[] = {"an object",     "an array", "a string", "an integer",
-                                        "a real number", "true",     "false",    "null"};
-    return value ? names[json_typeof(value)] : "nothing";
-}
-
 static enum status wrong_type(const json_t *value, const char *field, const char *wanted,
                               struct error *error)
 {
-    return error_set(error, STATUS_INVALID, "%s: found %s, wanted %s", field, type_name(value),
+    return error_set(error, STATUS_INVALID, "%s: found %s, wanted %s", field, json_type_name(value),
                      wanted);
 }
 

@@ -150,8 +150,8 @@ static enum status score_line(void *context, const json_t *line, struct bytes *o
     if (status != STATUS_OK)
         return status;
     if (score->hidden) {
-        status = tensor_file_begin(score->hidden, name, score->ids.data,
-                                   (int64_t)score->ids.length, error);
+        status = tensor_file_begin(score->hidden, name, score->ids.data, (int64_t)score->ids.length,
+                                   error);
         if (status != STATUS_OK)
             return status;
         score->engine.backend->ops->set_probe(score->engine.backend,

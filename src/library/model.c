@@ -1,17 +1,6 @@
 #include "library/model.h"
 
-#include "base/bytes.h"
 #include "library/template_check.h"
-
-enum status model_open_tokenizer(const char *path, struct tokenizer **out, struct error *error)
-{
-    struct bytes file = {0};
-    bytes_format(&file, "%s/tokenizer.json", path);
-    const char *name = bytes_terminate(&file);
-    enum status status = name ? tokenizer_open(name, out, error) : error_no_memory(error, "a path");
-    bytes_clear(&file);
-    return status;
-}
 
 static enum status find_stop_ids(struct model *model, const char *path, struct error *error)
 {
@@ -45,7 +34,7 @@ enum status model_open(const char *path, struct model *model, struct error *erro
     *model = (struct model){0};
     enum status status = checkpoint_open(path, &model->checkpoint, error);
     if (status == STATUS_OK)
-        status = model_open_tokenizer(path, &model->tokenizer, error);
+        status = tokenizer_open_model(path, &model->tokenizer, error);
     if (status == STATUS_OK)
         status = find_stop_ids(model, path, error);
     if (status == STATUS_OK)

@@ -16,6 +16,3 @@ struct model {
 enum status model_open(const char *path, struct model *model, struct error *error);
 void model_close(struct model *model);
 bool model_is_stop(const struct model *model, int32_t id);
-
-/* Opens only PATH/tokenizer.json, for the text filters. */
-enum status model_open_tokenizer(const char *path, struct tokenizer **out, struct error *error);

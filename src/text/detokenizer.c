@@ -11,8 +11,8 @@ void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *t
 }
 
 /* Half of a surrogate's three bytes can never become valid, and yet it is held until a third byte
- * is there: the reference decoder does (the golden line "bytes ed a0 80"), and joined the pieces are
- * the same. */
+ * is there: the reference decoder does (the golden line "bytes ed a0 80"), and joined the pieces
+ * are the same. */
 static bool is_half_surrogate(const char *text, size_t length)
 {
     return length == 2 && (unsigned char)text[0] == 0xed && (text[1] & 0xe0) == 0xa0;

@@ -6,9 +6,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "text/tokenizer.h"
+#include "text/prompt.h"
 
 /* A Jinja variable that is only ever compared with the values true and false. */
 enum template_flag { TEMPLATE_UNDEFINED, TEMPLATE_FALSE, TEMPLATE_TRUE };
@@ -19,16 +18,6 @@ struct template_options {
     enum template_flag preserve_thinking;
 };
 
-/* Text with a mark on each stretch. */
-struct prompt {
-    struct bytes text;
-    struct prompt_stretch {
-        size_t length;
-        bool trusted;
-    } * stretches;
-    size_t n_stretches, capacity;
-};
-
 /* Renders into an empty prompt. `messages` and `tools` are what the template itself receives: tool
  * call arguments are objects (text/messages.h brings OpenAI's form there); tools may be NULL.
  * Errors: STATUS_INVALID with the template's own words (spec 8.7), in the order of
@@ -36,10 +25,5 @@ struct prompt {
 enum status template_render(const json_t *messages, const json_t *tools,
                             const struct template_options *options, struct prompt *prompt,
                             struct error *error);
-/* Appends the prompt's ids. */
-enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer,
-                          struct token_list *ids, struct error *error);
-void prompt_clear(struct prompt *prompt);
-
 /* SHA-256, in hex, of the chat_template.jinja that this file implements. */
 extern const char template_sha256[65];

@@ -14,7 +14,6 @@
 
 #include "base/bytes.h"
 #include "calla.h"
-#include "library/model.h"
 #include "library/open.h"
 #include "support/replay.h"
 
@@ -31,7 +30,7 @@ static int setup(void **state)
 {
     (void)state;
     struct error error;
-    if (model_open_tokenizer("models/tiny", &tokenizer, &error) != STATUS_OK ||
+    if (tokenizer_open_model("models/tiny", &tokenizer, &error) != STATUS_OK ||
         library_open("models/tiny", &backend_replay, 2000, &model, &error) != STATUS_OK ||
         calla_session_new(model, &session, NULL) != CALLA_OK) {
         print_error("%s\n", error.message);

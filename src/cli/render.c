@@ -1,0 +1,83 @@
+/* calla render: the chat template as a JSONL filter. It gives the template what it finds, without
+ * the normalisation that run and the server do, so that its output can be compared with the
+ * official template's. */
+#include <stdio.h>
+
+#include "base/json.h"
+#include "cli/command.h"
+#include "cli/jsonl.h"
+#include "cli/options.h"
+#include "text/template.h"
+
+/* Only true and false themselves count; 1, null or "false" are as good as nothing. */
+static enum template_flag flag(const json_t *line, const char *field)
+{
+    const json_t *value = json_object_get(line, field);
+    if (!json_is_boolean(value))
+        return TEMPLATE_UNDEFINED;
+    return json_is_true(value) ? TEMPLATE_TRUE : TEMPLATE_FALSE;
+}
+
+static enum status answer(const struct prompt *prompt, const struct tokenizer *tokenizer,
+                          struct bytes *out, struct error *error)
+{
+    struct token_list ids = {0};
+    enum status status = prompt_encode(prompt, tokenizer, &ids, error);
+    if (status == STATUS_OK && ids.failed)
+        status = error_no_memory(error, "the prompt's ids");
+    if (status == STATUS_OK) {
+        bytes_append_text(out, "{\"text\": ");
+        json_print_string(prompt->text.data, prompt->text.length, out);
+        bytes_append_text(out, ", \"ids\": [");
+        for (size_t i = 0; i < ids.length; i++)
+            bytes_format(out, "%s%d", i ? ", " : "", ids.data[i]);
+        bytes_append_text(out, "]}");
+    }
+    token_list_clear(&ids);
+    return status;
+}
+
+static enum status render_line(void *context, const json_t *line, struct bytes *out,
+                               struct error *error)
+{
+    const json_t *messages = NULL, *tools = json_object_get(line, "tools");
+    struct template_options options = {.enable_thinking = flag(line, "enable_thinking"),
+                                       .preserve_thinking = flag(line, "preserve_thinking")};
+    enum status status = jsonl_array(line, "messages", true, &messages, error);
+    if (status == STATUS_OK && !json_is_object(tools)) /* the template passes over an object */
+        status = jsonl_array(line, "tools", false, &tools, error);
+    if (status == STATUS_OK)
+        status = jsonl_bool(line, "add_generation_prompt", &options.add_generation_prompt, error);
+    if (status != STATUS_OK)
+        return status;
+    struct prompt prompt = {0};
+    status = template_render(messages, tools, &options, &prompt, error);
+    if (status == STATUS_OK) {
+        status = answer(&prompt, context, out, error);
+    } else if (status == STATUS_INVALID) {
+        jsonl_refuse(out, error);
+        status = STATUS_OK;
+    }
+    prompt_clear(&prompt);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct option options[] = {{.name = NULL}};
+    const char *model;
+    int code = options_parse(&command_render, argc, argv, options, &model, 1, 1);
+    if (code >= 0)
+        return code;
+    struct tokenizer *tokenizer;
+    struct error error;
+    if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
+        return command_failed(&error);
+    code = jsonl_run(render_line, tokenizer);
+    tokenizer_close(tokenizer);
+    return code;
+}
+
+const struct command command_render = {
+    "render", "MODEL",
+    "chat template: {\"messages\":…} to {\"text\",\"ids\"}, one JSON object a line", run};

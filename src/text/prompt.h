@@ -1,0 +1,36 @@
+/* The text of a prompt, each stretch of it marked as trusted (the template's own text, where
+ * control tokens are recognised) or not (anything that came from users, tools, documents or the
+ * model, where they are not: spec 7.3). The template builds it; servers and commands encode it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "text/tokenizer.h"
+
+/* Zeroed = empty. The stretches cover the text without gaps; none is empty and no two neighbours
+ * have the same mark. As with struct bytes, text.failed remembers that memory ran out. */
+struct prompt {
+    struct bytes text;
+    struct prompt_stretch {
+        size_t length;
+        bool trusted;
+    } * stretches;
+    size_t n_stretches, capacity;
+};
+
+void prompt_append(struct prompt *prompt, const char *text, size_t length, bool trusted);
+/* Marks the last `length` bytes, which the caller appended to prompt->text directly. */
+void prompt_mark(struct prompt *prompt, size_t length, bool trusted);
+/* Appends the bytes [from, to) of another prompt with their marks. */
+void prompt_append_range(struct prompt *prompt, const struct prompt *source, size_t from,
+                         size_t to);
+/* Empties the prompt and keeps its memory. */
+void prompt_reset(struct prompt *prompt);
+void prompt_clear(struct prompt *prompt);
+
+/* Appends the prompt's ids. */
+enum status prompt_encode(const struct prompt *prompt, const struct tokenizer *tokenizer,
+                          struct token_list *ids, struct error *error);
