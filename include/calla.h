@@ -51,6 +51,10 @@ const char *calla_version(void);
 struct calla_open_options {
     const char *backend; /* "ref"; NULL: the best one compiled in */
     int32_t max_context; /* tokens a session can hold; 0: 32768 or what the model allows */
+    /* Gets lines worth reading, during calla_open: the memory plan before anything is allocated,
+     * and a warning when the folder's chat template is not the built-in one. May be NULL. */
+    void (*log)(void *context, const char *line);
+    void *log_context;
 };
 
 /* Opens a checkpoint folder (config.json, tokenizer.json, *.safetensors). The weights stay in the
@@ -59,9 +63,6 @@ enum calla_status calla_open(const char *path, const struct calla_open_options *
                              struct calla_model **model, struct calla_error *error);
 /* Frees the model; its sessions must be freed before. NULL is allowed. */
 void calla_close(struct calla_model *model);
-/* A line the user should read (the folder's chat template is not the built-in one), or NULL. Owned
- * by the model. */
-const char *calla_model_warning(const struct calla_model *model);
 
 enum calla_status calla_session_new(struct calla_model *model, struct calla_session **session,
                                     struct calla_error *error);

@@ -302,12 +302,16 @@ static int answer(struct run *run, struct calla_session *session)
     return status == CALLA_OK ? code : failed(&error);
 }
 
+static void print_line(void *context, const char *line)
+{
+    (void)context;
+    fprintf(stderr, "%s\n", line);
+}
+
 static int run_model(struct run *run, struct calla_model *model)
 {
     struct calla_session *session;
     struct calla_error error;
-    if (calla_model_warning(model))
-        fprintf(stderr, "calla: %s\n", calla_model_warning(model));
     if (calla_session_new(model, &session, &error) != CALLA_OK)
         return failed(&error);
     int code = answer(run, session);
@@ -394,7 +398,7 @@ static int run_run(int argc, char **argv)
 {
     struct run run = {0};
     struct given given = {0};
-    struct calla_open_options open = {0};
+    struct calla_open_options open = {.log = print_line};
     int64_t context = 0;
     bool yes = false;
     const char *positionals[2] = {NULL, NULL};

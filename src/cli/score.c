@@ -217,8 +217,9 @@ static int run_score(int argc, char **argv)
         engine_context((int32_t)context,
                        checkpoint_config(model.checkpoint)->max_position_embeddings,
                        &engine_options.context, &error) != STATUS_OK ||
-        engine_open(checkpoint_weights(model.checkpoint), tokenizer_size(model.tokenizer),
-                    &engine_options, &score.engine, &error) != STATUS_OK)
+        engine_plan(checkpoint_weights(model.checkpoint), tokenizer_size(model.tokenizer),
+                    &engine_options, &score.engine, &error) != STATUS_OK ||
+        engine_open(&score.engine, &error) != STATUS_OK)
         code = command_failed(&error);
     else
         code = score_all(&score, hidden_path, &error);

@@ -16,26 +16,40 @@ enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int3
     return STATUS_OK;
 }
 
+static double gib(int64_t bytes)
+{
+    return (double)bytes / (1024.0 * 1024 * 1024);
+}
+
+void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_sequences,
+                       struct bytes *out)
+{
+    bytes_format(out,
+                 "%.2f GiB for %d sequence%s of %d tokens: weights %.2f (mapped), KV cache %.2f, "
+                 "state %.2f, workspace %.2f",
+                 gib(plan->total), n_sequences, n_sequences == 1 ? "" : "s", context,
+                 gib(plan->weights), gib(n_sequences * plan->kv_cache),
+                 gib(n_sequences * plan->state), gib(plan->workspace));
+}
+
 enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
                               struct error *error)
 {
-    const double gib = 1024.0 * 1024 * 1024;
     int64_t allocated = plan->total - plan->weights; /* the weights stay in the mapped file */
     int64_t physical = memory_physical(), available = memory_available();
     if ((physical == 0 || plan->total <= physical) && (available == 0 || allocated <= available))
         return STATUS_OK;
-    return error_set(error, STATUS_NO_MEMORY,
-                     "memory: a context of %d tokens for %d sequence%s needs %.2f GiB (weights "
-                     "%.2f, KV cache %.2f, state %.2f, workspace %.2f); this machine has %.2f GiB, "
-                     "%.2f free: choose a smaller context",
-                     context, n_sequences, n_sequences == 1 ? "" : "s", (double)plan->total / gib,
-                     (double)plan->weights / gib,
-                     (double)n_sequences * (double)plan->kv_cache / gib,
-                     (double)n_sequences * (double)plan->state / gib, (double)plan->workspace / gib,
-                     (double)physical / gib, (double)available / gib);
+    struct bytes figures = {0};
+    memory_plan_print(plan, context, n_sequences, &figures);
+    const char *text = bytes_terminate(&figures);
+    error_set(error, STATUS_NO_MEMORY,
+              "memory: %s; this machine has %.2f GiB, %.2f of it free: choose a smaller context",
+              text ? text : "the plan does not fit", gib(physical), gib(available));
+    bytes_clear(&figures);
+    return STATUS_NO_MEMORY;
 }
 
-enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
+enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
                         const struct engine_options *options, struct engine *engine,
                         struct error *error)
 {
@@ -43,20 +57,26 @@ enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
         return error_set(error, STATUS_INVALID,
                          "tokenizer.json: found %d ids, wanted 1 to %d, the rows of the head",
                          n_valid_ids, weights->shape->vocab_size);
-    struct backend_options backend_options = {
-        .weights = weights,
-        .n_valid_ids = n_valid_ids,
-        .context = options->context,
-        .n_sequences = options->n_sequences,
-    };
     *engine = (struct engine){
-        .shape = weights->shape, .n_valid_ids = n_valid_ids, .context = options->context};
-    options->ops->plan(&backend_options, &engine->plan);
-    enum status status =
-        memory_plan_check(&engine->plan, options->context, options->n_sequences, error);
+        .ops = options->ops,
+        .options = {.weights = weights,
+                    .n_valid_ids = n_valid_ids,
+                    .context = options->context,
+                    .n_sequences = options->n_sequences},
+        .shape = weights->shape,
+        .n_valid_ids = n_valid_ids,
+    };
+    engine->ops->plan(&engine->options, &engine->plan);
+    return STATUS_OK;
+}
+
+enum status engine_open(struct engine *engine, struct error *error)
+{
+    enum status status = memory_plan_check(&engine->plan, engine->options.context,
+                                           engine->options.n_sequences, error);
     if (status != STATUS_OK)
         return status;
-    return options->ops->open(&backend_options, &engine->backend, error);
+    return engine->ops->open(&engine->options, &engine->backend, error);
 }
 
 void engine_close(struct engine *engine)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "base/bytes.h"
 #include "engine/sampler.h"
 
 #define DEFAULT_CONTEXT 32768 /* tokens, when the caller does not say and the model allows */
@@ -17,23 +18,28 @@ struct engine_options {
 };
 
 struct engine {
-    struct backend *backend;
+    struct backend *backend; /* NULL until opened */
+    const struct backend_ops *ops;
+    struct backend_options options;
+    struct memory_plan plan;
     const struct shape *shape;
     int32_t n_valid_ids;
-    int32_t context;
-    struct memory_plan plan;
 };
 
 /* The context that an engine would get: `wanted`, or the default when 0, checked against the
  * model's own limit. */
 enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
                            struct error *error);
-/* Plans the memory, refuses a plan that cannot fit with its figures (before anything is allocated),
- * opens the backend. `weights` is borrowed. */
-enum status engine_open(const struct weights *weights, int32_t n_valid_ids,
+/* Plans the memory; allocates nothing. `weights` is borrowed. */
+enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
                         const struct engine_options *options, struct engine *engine,
                         struct error *error);
+/* Opens the backend of a planned engine, unless the plan cannot fit. */
+enum status engine_open(struct engine *engine, struct error *error);
 void engine_close(struct engine *engine);
+/* The plan's figures in one line. */
+void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_sequences,
+                       struct bytes *out);
 /* Whether a plan fits the machine; else STATUS_NO_MEMORY with the plan's figures. */
 enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
                               struct error *error);

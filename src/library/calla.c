@@ -13,6 +13,7 @@
 #include "library/model.h"
 #include "library/open.h"
 #include "library/output.h"
+#include "library/template_check.h"
 #include "text/messages.h"
 #include "text/template.h"
 
@@ -54,28 +55,51 @@ const char *calla_version(void)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static enum status open_model(const char *path, const struct backend_ops *ops, int32_t context,
-                              struct calla_model *opened, struct error *error)
+static void log_line(const struct calla_open_options *options, const char *line)
+{
+    if (options && options->log && line)
+        options->log(options->log_context, line);
+}
+
+static void log_plan(const struct calla_open_options *options, const struct engine *engine)
+{
+    struct bytes line = {0};
+    bytes_append_text(&line, "memory: ");
+    memory_plan_print(&engine->plan, engine->options.context, engine->options.n_sequences, &line);
+    log_line(options, bytes_terminate(&line));
+    bytes_clear(&line);
+}
+
+static enum status open_model(const char *path, const struct backend_ops *ops,
+                              const struct calla_open_options *options, struct calla_model *opened,
+                              struct error *error)
 {
     enum status status = model_open(path, &opened->model, error);
     if (status != STATUS_OK)
         return status;
+    struct error note;
+    if (template_differs(path, &note))
+        log_line(options, note.message);
     struct engine_options engine = {.ops = ops, .n_sequences = 1};
-    status = engine_context(context,
+    status = engine_context(options ? options->max_context : 0,
                             checkpoint_config(opened->model.checkpoint)->max_position_embeddings,
                             &engine.context, error);
     if (status == STATUS_OK)
         status =
-            engine_open(checkpoint_weights(opened->model.checkpoint),
+            engine_plan(checkpoint_weights(opened->model.checkpoint),
                         tokenizer_size(opened->model.tokenizer), &engine, &opened->engine, error);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    log_plan(options, &opened->engine);
+    return engine_open(&opened->engine, error);
 }
 
-enum status library_open(const char *path, const struct backend_ops *ops, int32_t context,
-                         struct calla_model **model, struct error *error)
+enum status library_open(const char *path, const struct backend_ops *ops,
+                         const struct calla_open_options *options, struct calla_model **model,
+                         struct error *error)
 {
     struct calla_model *opened = calloc(1, sizeof *opened);
-    enum status status = opened ? open_model(path, ops, context, opened, error)
+    enum status status = opened ? open_model(path, ops, options, opened, error)
                                 : error_no_memory(error, "the model");
     if (status != STATUS_OK) {
         calla_close(opened);
@@ -93,7 +117,7 @@ enum calla_status calla_open(const char *path, const struct calla_open_options *
     *model = NULL;
     enum status status = backend_find(options ? options->backend : NULL, &ops, &problem);
     if (status == STATUS_OK)
-        status = library_open(path, ops, options ? options->max_context : 0, model, &problem);
+        status = library_open(path, ops, options, model, &problem);
     return give_error(status, &problem, error);
 }
 
@@ -104,11 +128,6 @@ void calla_close(struct calla_model *model)
     engine_close(&model->engine);
     model_close(&model->model);
     free(model);
-}
-
-const char *calla_model_warning(const struct calla_model *model)
-{
-    return model->model.warned ? model->model.warning.message : NULL;
 }
 
 static enum status open_session(struct calla_model *model, struct calla_session *session,

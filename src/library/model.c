@@ -1,7 +1,5 @@
 #include "library/model.h"
 
-#include "library/template_check.h"
-
 static enum status find_stop_ids(struct model *model, const char *path, struct error *error)
 {
     const struct config *config = checkpoint_config(model->checkpoint);
@@ -37,9 +35,7 @@ enum status model_open(const char *path, struct model *model, struct error *erro
         status = tokenizer_open_model(path, &model->tokenizer, error);
     if (status == STATUS_OK)
         status = find_stop_ids(model, path, error);
-    if (status == STATUS_OK)
-        model->warned = template_differs(path, &model->warning);
-    else
+    if (status != STATUS_OK)
         model_close(model);
     return status;
 }

@@ -9,8 +9,6 @@ struct model {
     struct tokenizer *tokenizer;
     int n_stop_ids;
     int32_t stop_ids[MAX_STOP_IDS]; /* generation_config, else config, else by content (spec 1.2) */
-    bool warned; /* the folder brings another chat template than the one built in */
-    struct error warning;
 };
 
 enum status model_open(const char *path, struct model *model, struct error *error);

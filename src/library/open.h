@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "calla.h"
 
-/* context: tokens, 0 for the default. On failure *model is NULL. */
-enum status library_open(const char *path, const struct backend_ops *ops, int32_t context,
-                         struct calla_model **model, struct error *error);
+/* calla_open with the backend given; options->backend is not looked at, options may be NULL. */
+enum status library_open(const char *path, const struct backend_ops *ops,
+                         const struct calla_open_options *options, struct calla_model **model,
+                         struct error *error);

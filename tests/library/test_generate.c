@@ -16,6 +16,7 @@
 #include "calla.h"
 #include "library/open.h"
 #include "support/replay.h"
+#include "text/tokenizer.h"
 
 #define TOOLS                                                                                      \
     "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "        \
@@ -30,8 +31,9 @@ static int setup(void **state)
 {
     (void)state;
     struct error error;
+    struct calla_open_options options = {.max_context = 2000};
     if (tokenizer_open_model("models/tiny", &tokenizer, &error) != STATUS_OK ||
-        library_open("models/tiny", &backend_replay, 2000, &model, &error) != STATUS_OK ||
+        library_open("models/tiny", &backend_replay, &options, &model, &error) != STATUS_OK ||
         calla_session_new(model, &session, NULL) != CALLA_OK) {
         print_error("%s\n", error.message);
         return -1;
@@ -126,8 +128,9 @@ static void test_row_51_characters(void **state)
     (void)state;
     struct calla_request request = new_request();
     request.thinking = CALLA_THINKING_OFF;
-    const char *text = "👩‍💻 👨‍👩‍👧‍👦 สวัสดี नमस्ते 龘靐齉 "
-                       "é🇮🇹";
+    const char *text =
+        "👩‍💻 👨‍👩‍👧‍👦 สวัสดี नमस्ते 龘靐齉 "
+        "é🇮🇹";
     struct bytes wanted = {0};
     bytes_format(&wanted, "C:%s", text);
     check(&request, text, bytes_terminate(&wanted), CALLA_FINISH_STOP);
@@ -396,7 +399,8 @@ static void test_bad_requests(void **state)
     assert_int_equal(calla_request_preset(&r, "poet", &error), CALLA_INVALID);
     assert_non_null(strstr(error.message, "poet"));
     struct calla_model *none;
-    assert_int_equal(library_open("models/tiny", &backend_replay, 40000, &none, NULL),
+    struct calla_open_options options = {.max_context = 40000};
+    assert_int_equal(library_open("models/tiny", &backend_replay, &options, &none, NULL),
                      STATUS_INVALID);
     assert_null(none);
 }
