@@ -56,8 +56,8 @@ static enum status parse_line(void *context, const json_t *line, struct bytes *o
     size_t length;
     bool thinking = false;
     const json_t *tools = NULL;
-    enum reply_end end;
-    enum reply_finish finish;
+    enum reply_end end = REPLY_END_STOP;
+    enum reply_finish finish = REPLY_FINISH_STOP;
     struct reply_result result = {0};
     enum status status = jsonl_text(line, "output", true, &output, &length, error);
     if (status == STATUS_OK)
