@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "text/json_text.h"
 #include "text/reply_state.h"
 
@@ -202,11 +203,9 @@ static void end_push(struct reply_parser *parser)
 static size_t count_incomplete(const char *text, size_t length)
 {
     for (size_t n = 1; n <= 3 && n <= length; n++) {
-        unsigned char c = (unsigned char)text[length - n];
-        if (c >= 0x80 && c < 0xc0)
-            continue;
-        size_t wanted = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-        return wanted > n ? n : 0;
+        size_t size;
+        if (utf8_examine(text + length - n, n, &size) == UTF8_OPEN)
+            return n;
     }
     return 0;
 }

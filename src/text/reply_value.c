@@ -171,6 +171,25 @@ static bool print_number(unsigned types, const char *text, size_t length, struct
     return true;
 }
 
+static void print_container_or_text(unsigned types, const char *text, size_t length,
+                                    struct bytes *out)
+{
+    enum status status = STATUS_INVALID;
+    if (types & TYPE_CONTAINER)
+        status = json_text_check_container(text, length);
+    if (status == STATUS_NO_MEMORY)
+        out->failed = true;
+    if (status != STATUS_OK) {
+        json_print_string(text, length, out);
+        return;
+    }
+    for (; json_text_is_space(*text); length--)
+        text++;
+    while (json_text_is_space(text[length - 1]))
+        length--;
+    bytes_append(out, text, length);
+}
+
 /* Rule 8 for a whole value. What does not fit keeps its text, as a string. */
 static void print_typed(unsigned types, const char *text, size_t length, struct bytes *out)
 {
@@ -187,12 +206,8 @@ static void print_typed(unsigned types, const char *text, size_t length, struct 
         bytes_append_text(out, "true");
     else if (!string && (types & TYPE_BOOLEAN) && equals_word(from, n, "false"))
         bytes_append_text(out, "false");
-    else if (!string && print_number(types, from, n, out))
-        return;
-    else if ((types & TYPE_CONTAINER) && json_text_is_container(from, n))
-        bytes_append(out, from, n);
-    else
-        json_print_string(text, length, out);
+    else if (string || !print_number(types, from, n, out))
+        print_container_or_text(types, text, length, out);
 }
 
 void reply_value_begin(struct reply_value *value, const json_t *schema)
