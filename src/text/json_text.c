@@ -33,6 +33,22 @@ enum status json_text_check_container(const char *text, size_t length)
     return status;
 }
 
+void json_text_print_line(const char *text, size_t length, struct bytes *out)
+{
+    bool in_string = false, escaped = false;
+    for (size_t i = 0; i < length; i++) {
+        char c = text[i];
+        if (!in_string && json_text_is_space(c))
+            continue;
+        bytes_append_byte(out, c);
+        if (!in_string && (c == ',' || c == ':'))
+            bytes_append_byte(out, ' ');
+        if (c == '"' && !escaped)
+            in_string = !in_string;
+        escaped = in_string && c == '\\' && !escaped;
+    }
+}
+
 bool json_text_is_finite(const char *text, size_t length)
 {
     /* The value is 0.d1d2… * 10^magnitude, d1 not 0. Only close to the largest double do the digits

@@ -14,6 +14,9 @@ bool json_text_is_space(char c);
 /* STATUS_OK when `text` is one object or array, white space around it allowed (strict JSON in valid
  * UTF-8, nested at most 512 deep); STATUS_INVALID or STATUS_NO_MEMORY. */
 enum status json_text_check_container(const char *text, size_t length);
+/* Appends valid JSON on one line, as json.dumps would space it: white space outside of strings is
+ * dropped, one space follows each comma and colon. Numbers and strings keep their letters. */
+void json_text_print_line(const char *text, size_t length, struct bytes *out);
 /* Whether digits[.digits][e[+-]digits], with any sign before it, is a finite double. The text must
  * be of that form. */
 bool json_text_is_finite(const char *text, size_t length);

@@ -183,11 +183,7 @@ static void print_container_or_text(unsigned types, const char *text, size_t len
         json_print_string(text, length, out);
         return;
     }
-    for (; json_text_is_space(*text); length--)
-        text++;
-    while (json_text_is_space(text[length - 1]))
-        length--;
-    bytes_append(out, text, length);
+    json_text_print_line(text, length, out);
 }
 
 /* Rule 8 for a whole value. What does not fit keeps its text, as a string. */

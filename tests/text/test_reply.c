@@ -296,8 +296,9 @@ static void test_numbers_keep_their_spelling(void **state)
         {PARAMETER("z", "7"), "{\"z\": 7}"},
         {PARAMETER("z", "x"), "{\"z\": \"x\"}"},
         {PARAMETER("u", " null"), "{\"u\": \" null\"}"},
-        {PARAMETER("u", "[1,  2]"), "{\"u\": [1,  2]}"},
-        {PARAMETER("a", "{\"k\" :1.50}"), "{\"a\": {\"k\" :1.50}}"},
+        {PARAMETER("u", "[1,  2\n]"), "{\"u\": [1, 2]}"},
+        {PARAMETER("a", "{\"k\" :1.50, \"s\":\"a,\\\"b: \"}"),
+         "{\"a\": {\"k\": 1.50, \"s\": \"a,\\\"b: \"}}"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char output[300];
