@@ -98,6 +98,10 @@ struct calla_request {
     uint64_t seed;             /* the same seed and request give the same text */
     const char *const *stop;   /* strings that end the answer; they are looked for in the content */
     int n_stop;                /* (not in reasoning or tool calls) and never shown */
+
+    /* Called with the callback's context while the prompt is read: first with 0, at last with total
+     * tokens. May be NULL. */
+    void (*progress)(void *context, int32_t read, int32_t total);
 };
 
 /* Fills the request with the checkpoint's own defaults (generation_config.json). */

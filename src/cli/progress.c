@@ -1,24 +1,18 @@
 #include "cli/progress.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define FIRST_AFTER 1.0 /* seconds: what is quicker needs no progress */
 #define REDRAW_AFTER 0.2
-
-static double now_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 void progress_begin(struct progress *progress, const char *what, int64_t total)
 {
     *progress = (struct progress){.what = what,
                                   .total = total,
-                                  .started = now_seconds(),
+                                  .started = clock_seconds(),
                                   .drawn = -1,
                                   .terminal = isatty(STDERR_FILENO)};
 }
@@ -48,7 +42,7 @@ bool progress_line(struct progress *progress, int64_t done, double now, char *li
 void progress_update(struct progress *progress, int64_t done)
 {
     char line[160];
-    if (progress->terminal && progress_line(progress, done, now_seconds(), line, sizeof line)) {
+    if (progress->terminal && progress_line(progress, done, clock_seconds(), line, sizeof line)) {
         fprintf(stderr, "\r\033[K%s", line);
         fflush(stderr);
     }

@@ -9,11 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file_map.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "calla.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 
 struct run {
     struct calla_request request;
@@ -23,6 +25,7 @@ struct run {
     bool json, raw;
     double load_seconds;
     /* while streaming */
+    struct progress progress;
     bool dim;          /* reasoning is shown dimmed */
     bool in_reasoning; /* the last thing on the terminal was reasoning */
     bool line_open;    /* stdout is not at the start of a line */
@@ -46,13 +49,6 @@ static int failed(const struct calla_error *error)
 {
     fprintf(stderr, "calla: %s\n", error->message);
     return EXIT_FAILED;
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
 /* ---- input ----------------------------------------------------------------------------------- */
@@ -184,6 +180,17 @@ static void gather_call(struct run *run, const struct calla_event *event)
     }
 }
 
+static void on_progress(void *context, int32_t read, int32_t total)
+{
+    struct run *run = context;
+    if (read == 0)
+        progress_begin(&run->progress, "reading the prompt", total);
+    else
+        progress_update(&run->progress, read);
+    if (read == total)
+        progress_end(&run->progress);
+}
+
 static int on_event(void *context, const struct calla_event *event)
 {
     struct run *run = context;
@@ -282,6 +289,7 @@ static int answer(struct run *run, struct calla_session *session)
         calla_generate(session, &run->request, on_event, run, &result, &error);
     sigaction(SIGINT, &before, NULL);
     running = NULL;
+    progress_end(&run->progress); /* a prompt that was not read to its end leaves it open */
     if (!run->json) {
         end_reasoning(run);
         if (run->line_open)
@@ -358,6 +366,7 @@ static enum calla_status fill_request(struct run *run, const struct calla_model 
     r->seed = (uint64_t)given->seed;
     r->stop = given->stop.values;
     r->n_stop = given->stop.n;
+    r->progress = on_progress;
     r->tools = run->tools.length ? run->tools.data : NULL;
     return CALLA_OK;
 }
@@ -373,10 +382,10 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
         status = read_file(run->tools_path, &run->tools, &error);
     if (status != STATUS_OK)
         return command_failed(&error);
-    double start = now();
+    double start = clock_seconds();
     if (calla_open(run->model, open, &model, &problem) != CALLA_OK)
         return failed(&problem);
-    run->load_seconds = now() - start;
+    run->load_seconds = clock_seconds() - start;
     int code;
     if (fill_request(run, model, given, &problem) != CALLA_OK) {
         failed(&problem);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cli/jsonl.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 #include "cli/tensor_file.h"
 #include "engine/engine.h"
 #include "library/model.h"
@@ -79,6 +80,8 @@ static enum status read_prompt(struct score *score, struct lists *lists, struct 
     struct ranked *ranked = malloc((size_t)max * sizeof *ranked);
     enum status status = ranked ? STATUS_OK : error_no_memory(error, "candidates");
     int64_t n_ids = (int64_t)score->ids.length;
+    struct progress progress;
+    progress_begin(&progress, "scoring a line", n_ids);
     for (int64_t at = 0; at < n_ids && status == STATUS_OK; at += max) {
         int n = n_ids - at < max ? (int)(n_ids - at) : max;
         status = backend->ops->prefill_chunk(backend, score->sequence, score->ids.data + at, n,
@@ -89,7 +92,9 @@ static enum status read_prompt(struct score *score, struct lists *lists, struct 
             add_position(lists, &ranked[i], score->row, next);
             *last = ranked[i];
         }
+        progress_update(&progress, at + n);
     }
+    progress_end(&progress);
     free(ranked);
     return status;
 }

@@ -87,26 +87,28 @@ void engine_close(struct engine *engine)
 }
 
 enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
-                           int64_t n, struct ranked *ranked, const atomic_bool *cancel,
+                           int32_t n, struct ranked *ranked, const struct prefill_watch *watch,
                            struct error *error)
 {
     struct backend *backend = engine->backend;
+    int32_t room = sequence->capacity - sequence->position;
     if (n < 1)
         return error_set(error, STATUS_INVALID, "the prompt is empty: wanted at least one token");
-    if (n > sequence->capacity - sequence->position)
+    if (n > room)
         return error_set(error, STATUS_CONTEXT,
-                         "the prompt has %lld tokens, the context has room "
-                         "for %d",
-                         (long long)n, sequence->capacity - sequence->position);
-    while (n > 0) {
-        int chunk = n < backend->limits.max_chunk ? (int)n : backend->limits.max_chunk;
-        enum status status = backend->ops->prefill_chunk(backend, sequence, tokens, chunk,
-                                                         PREFILL_LAST, ranked, cancel, error);
+                         "the prompt has %d tokens, the context has room for %d", n, room);
+    for (int32_t read = 0; read < n;) {
+        if (watch->progress)
+            watch->progress(watch->context, read, n);
+        int chunk = n - read < backend->limits.max_chunk ? n - read : backend->limits.max_chunk;
+        enum status status = backend->ops->prefill_chunk(
+            backend, sequence, tokens + read, chunk, PREFILL_LAST, ranked, watch->cancel, error);
         if (status != STATUS_OK)
             return status;
-        tokens += chunk;
-        n -= chunk;
+        read += chunk;
     }
+    if (watch->progress)
+        watch->progress(watch->context, n, n);
     return STATUS_OK;
 }
 

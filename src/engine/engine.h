@@ -44,10 +44,18 @@ void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_se
 enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
                               struct error *error);
 
+/* Who looks at a long prefill from outside; both may be NULL. */
+struct prefill_watch {
+    const atomic_bool *cancel;
+    void (*progress)(void *context, int32_t read,
+                     int32_t total); /* before, between, after chunks */
+    void *context;
+};
+
 /* Reads a prompt in chunks as large as the backend takes them. `ranked` gets the last token's
- * candidates. `cancel` may be NULL. */
+ * candidates. */
 enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
-                           int64_t n, struct ranked *ranked, const atomic_bool *cancel,
+                           int32_t n, struct ranked *ranked, const struct prefill_watch *watch,
                            struct error *error);
 /* Draws the next token of `sequence` from the last step's output `i`. `row` [vocab_size] is scratch
  * for the full logits. */

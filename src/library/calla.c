@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "engine/engine.h"
 #include "library/model.h"
@@ -300,13 +300,6 @@ static enum status encode_request(const struct model *model, const struct calla_
 
 /* ---- generating ------------------------------------------------------------------------------ */
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 /* Draws and reads tokens until something ends the answer. */
 static enum status generate_tokens(struct calla_session *session,
                                    const struct calla_request *request, struct sampler *sampler,
@@ -346,7 +339,8 @@ static enum status generate_tokens(struct calla_session *session,
 }
 
 static enum status generate(struct calla_session *session, const struct calla_request *request,
-                            struct output *output, struct calla_result *result, struct error *error)
+                            void *context, struct output *output, struct calla_result *result,
+                            struct error *error)
 {
     struct calla_model *owner = session->owner;
     struct backend *backend = owner->engine.backend;
@@ -362,19 +356,21 @@ static enum status generate(struct calla_session *session, const struct calla_re
     };
     struct sampler *sampler = NULL;
     struct ranked ranked;
-    double start = now();
+    struct prefill_watch watch = {
+        .cancel = &session->cancel, .progress = request->progress, .context = context};
+    double start = clock_seconds();
     backend->ops->sequence_reset(backend, session->sequence);
     enum status status = sampler_new(&sampling, owner->engine.n_valid_ids, &sampler, error);
     if (status != STATUS_OK)
         return status;
     sampler_add_prompt(sampler, session->prompt_ids.data, (int64_t)session->prompt_ids.length);
     status = engine_prefill(&owner->engine, session->sequence, session->prompt_ids.data,
-                            (int64_t)session->prompt_ids.length, &ranked, &session->cancel, error);
-    double read = now();
+                            (int32_t)session->prompt_ids.length, &ranked, &watch, error);
+    double read = clock_seconds();
     result->prompt_seconds = read - start;
     if (status == STATUS_OK)
         status = generate_tokens(session, request, sampler, &ranked, output, error);
-    result->completion_seconds = now() - read;
+    result->completion_seconds = clock_seconds() - read;
     sampler_free(sampler);
     return status;
 }
@@ -400,7 +396,7 @@ static enum status run_request(struct calla_session *session, const struct calla
     if (status == STATUS_OK) {
         result->prompt_tokens = (int32_t)session->prompt_ids.length;
         result->prompt_ids = session->prompt_ids.data;
-        status = generate(session, request, &output, result, error);
+        status = generate(session, request, context, &output, result, error);
         enum status end = output_finish(&output, status, &result->finish, error);
         status = status == STATUS_OK ? end : status;
         result->completion_tokens = (int32_t)session->completion_ids.length;
