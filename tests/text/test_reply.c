@@ -237,6 +237,8 @@ static void row_31_parameter_without_its_bracket_is_text(void **state)
                          "</tool_call>";
     check_text(state, output, output);
     check_text(state, "<tool_call><function=>x", "<tool_call><function=>x");
+    check_text(state, "<tool_call><function=f\n><parameter=s>",
+               "<tool_call><function=f\n><parameter=s>");
     check_text(state, "<tool_call><function= ><parameter=s>",
                "<tool_call><function= ><parameter=s>");
     check_text(state, "<tool_call><function=f><parameter=<>",
@@ -450,8 +452,8 @@ static void test_nothing_is_held_without_need(void **state)
 {
     struct reply_check found = {0};
     struct reply_parser *parser = reply_new(true, *state, reply_check_event, &found);
-    reply_push_text(parser, "I think", 7);
-    assert_bytes(&found.result.reasoning, "I think");
+    reply_push_text(parser, "I think ", 8);
+    assert_bytes(&found.result.reasoning, "I think ");
     reply_push_text(parser, "\n", 1);
     reply_push_tag(parser, REPLY_THINK_CLOSE);
     reply_push_text(parser, "\n\nHi \xc3", 6);
