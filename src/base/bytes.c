@@ -56,7 +56,9 @@ void bytes_format(struct bytes *bytes, const char *format, ...)
     va_copy(again, arguments);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length >= 0 && reserve(bytes, (size_t)length + 1)) {
+    if (length < 0) { /* longer than INT_MAX */
+        bytes->failed = true;
+    } else if (reserve(bytes, (size_t)length + 1)) {
         vsnprintf(bytes->data + bytes->length, (size_t)length + 1, format, again);
         bytes->length += (size_t)length;
     }

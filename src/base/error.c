@@ -2,6 +2,23 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+/* Names out of files may hold anything, and a cut may have gone through a character; messages go
+ * to terminals and into JSON. */
+static void clean(char *text)
+{
+    size_t length = strlen(text), size;
+    for (size_t at = 0; at < length; at += size) {
+        enum utf8_state state = utf8_examine(text + at, length - at, &size);
+        if (state != UTF8_WHOLE)
+            memset(text + at, '?', size);
+        else if ((unsigned char)text[at] < 0x20 || text[at] == 0x7f)
+            text[at] = '?';
+    }
+}
 
 enum status error_set(struct error *error, enum status status, const char *format, ...)
 {
@@ -12,9 +29,7 @@ enum status error_set(struct error *error, enum status status, const char *forma
     va_start(arguments, format);
     vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
-    for (char *c = error->message; *c; c++) /* names out of files may hold anything */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    clean(error->message);
     return status;
 }
 

@@ -7,12 +7,13 @@
 
 enum status {
     STATUS_OK = 0,
-    STATUS_INVALID,   /* the input is wrong: a file, a field, an argument */
-    STATUS_IO,        /* the system refused: open, read, write */
-    STATUS_NO_MEMORY, /* an allocation failed, or a plan does not fit */
-    STATUS_CONTEXT,   /* the sequence has no room for the tokens */
-    STATUS_CANCELLED, /* the cancel flag was seen */
-    STATUS_DEVICE,    /* the backend failed, or the sequence is unusable after a failed step */
+    STATUS_INVALID,     /* the input is wrong: a file, a field, an argument */
+    STATUS_UNSUPPORTED, /* valid, but more than the program handles */
+    STATUS_IO,          /* the system refused: open, read, write */
+    STATUS_NO_MEMORY,   /* an allocation failed, or a plan does not fit */
+    STATUS_CONTEXT,     /* the sequence has no room for the tokens */
+    STATUS_CANCELLED,   /* the cancel flag was seen */
+    STATUS_DEVICE,      /* the backend failed, or the sequence is unusable after a failed step */
 };
 
 struct error {
@@ -21,7 +22,7 @@ struct error {
 };
 
 /* Fills `error` and returns `status`. One line: control characters in the formatted text are
- * replaced by '?', and text that does not fit is cut. */
+ * and bytes that are no UTF-8 are replaced by '?', and text that does not fit is cut. */
 enum status error_set(struct error *error, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

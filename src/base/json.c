@@ -16,8 +16,13 @@ static enum status parse(const char *text, size_t length, size_t flags, const ch
     /* out of memory has a code only sometimes; else it comes without any text */
     if (json_error_code(&problem) == json_error_out_of_memory || problem.text[0] == '\0')
         return error_no_memory(error, name);
-    return error_set(error, STATUS_INVALID, "%s: not JSON at line %d column %d: %s", name,
-                     problem.line, problem.column, problem.text);
+    /* what jansson cannot hold, JSON itself allows */
+    bool unsupported = json_error_code(&problem) == json_error_numeric_overflow ||
+                       json_error_code(&problem) == json_error_null_byte_in_key;
+    return error_set(error, unsupported ? STATUS_UNSUPPORTED : STATUS_INVALID,
+                     "%s: %s at line %d column %d: %s", name,
+                     unsupported ? "JSON that is not supported" : "not JSON", problem.line,
+                     problem.column, problem.text);
 }
 
 enum status json_parse(const char *text, size_t length, const char *name, json_t **out,

@@ -8,9 +8,11 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
-/* Parses one JSON value of any type that fills `text` (white space around it is allowed). Integers
- * beyond 64 bits and U+0000 in keys are refused, U+0000 in values is kept. `name` (a path, "line
- * 3") begins the message, which says line and column. On success *out is owned by the caller. */
+/* Parses one JSON value of any type that fills `text` (white space around it is allowed). A key
+ * that comes twice has its last value at its first place; U+0000 in values is kept. `name` (a path,
+ * "line 3") begins the message, which says line and column. On success *out is owned by the caller.
+ * Errors: STATUS_INVALID; STATUS_UNSUPPORTED for integers beyond 64 bits, numbers beyond a double
+ * and U+0000 in keys, which may or may not stand in valid JSON: reading ends there. */
 enum status json_parse(const char *text, size_t length, const char *name, json_t **out,
                        struct error *error);
 

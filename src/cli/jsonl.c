@@ -49,19 +49,24 @@ int jsonl_run(jsonl_handler *handler, void *context)
             continue;
         bytes_reset(&out);
         struct error error;
-        if (answer(handler, context, text, (size_t)length, number, &out, &error) != STATUS_OK) {
+        enum status status = answer(handler, context, text, (size_t)length, number, &out, &error);
+        if (status != STATUS_OK) {
             bytes_reset(&out);
             jsonl_refuse(&out, &error);
-            code = EXIT_FAILED;
         }
+        if (status != STATUS_OK && status != STATUS_UNSUPPORTED)
+            code = EXIT_FAILED;
         bytes_append_byte(&out, '\n');
-        if (fwrite(out.data, 1, out.length, stdout) != out.length || fflush(stdout) != 0) {
+        if (out.failed)
+            errno = ENOMEM;
+        if (out.failed || fwrite(out.data, 1, out.length, stdout) != out.length ||
+            fflush(stdout) != 0) {
             fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
             code = EXIT_FAILED;
             break;
         }
     }
-    if (ferror(stdin)) {
+    if (length < 0 && !feof(stdin)) { /* getline also ends when memory runs out */
         fprintf(stderr, "calla: cannot read stdin: %s\n", strerror(errno));
         code = EXIT_FAILED;
     }

@@ -9,8 +9,9 @@
 #include "base/error.h"
 
 /* Answers one line: appends one JSON object (no newline) to `out`. An error returned means that the
- * line is not of the stated form: it is printed and the exit code will be 1. A line refused only
- * for its content is answered with jsonl_refuse and STATUS_OK. */
+ * line is not of the stated form: it is printed and the exit code will be 1, unless the error is
+ * STATUS_UNSUPPORTED. A line refused only for its content is answered with jsonl_refuse and
+ * STATUS_OK. */
 typedef enum status jsonl_handler(void *context, const json_t *line, struct bytes *out,
                                   struct error *error);
 void jsonl_refuse(struct bytes *out, const struct error *error);

@@ -34,9 +34,13 @@ static enum calla_status give_error(enum status status, const struct error *from
                                     struct calla_error *to)
 {
     static const enum calla_status names[] = {
-        [STATUS_OK] = CALLA_OK,           [STATUS_INVALID] = CALLA_INVALID,
-        [STATUS_IO] = CALLA_IO,           [STATUS_NO_MEMORY] = CALLA_NO_MEMORY,
-        [STATUS_CONTEXT] = CALLA_CONTEXT, [STATUS_CANCELLED] = CALLA_CANCELLED,
+        [STATUS_OK] = CALLA_OK,
+        [STATUS_INVALID] = CALLA_INVALID,
+        [STATUS_UNSUPPORTED] = CALLA_INVALID,
+        [STATUS_IO] = CALLA_IO,
+        [STATUS_NO_MEMORY] = CALLA_NO_MEMORY,
+        [STATUS_CONTEXT] = CALLA_CONTEXT,
+        [STATUS_CANCELLED] = CALLA_CANCELLED,
         [STATUS_DEVICE] = CALLA_DEVICE,
     };
     _Static_assert(sizeof to->message == sizeof from->message, "messages are copied whole");
