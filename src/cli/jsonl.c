@@ -56,7 +56,8 @@ int jsonl_run(jsonl_handler *handler, void *context)
         }
         bytes_append_byte(&out, '\n');
         if (fwrite(out.data, 1, out.length, stdout) != out.length || fflush(stdout) != 0) {
-            fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
+            if (errno != EPIPE) /* a reader that left has seen what it wanted */
+                fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
             code = EXIT_FAILED;
             break;
         }
