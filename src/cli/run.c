@@ -378,12 +378,10 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
         return failed(&problem);
     run->load_seconds = now() - start;
     int code;
-    if (fill_request(run, model, given, &problem) != CALLA_OK) {
-        failed(&problem);
-        code = EXIT_USAGE;
-    } else {
+    if (fill_request(run, model, given, &problem) != CALLA_OK)
+        code = failed(&problem);
+    else
         code = run_model(run, model);
-    }
     calla_close(model);
     return code;
 }
@@ -450,6 +448,10 @@ static int run_run(int argc, char **argv)
         return usage("--raw excludes --system, --tools, --messages and --think");
     if (run.messages_path && (run.system || positionals[1]))
         return usage("--messages excludes PROMPT and --system");
+    struct calla_request unused = {0};
+    struct calla_error error;
+    if (run.preset && calla_request_preset(&unused, run.preset, &error) != CALLA_OK)
+        return usage(error.message);
     for (int i = 0; i < given.stop.n; i++)
         if (!given.stop.values[i][0])
             return usage("--stop: found an empty text");
