@@ -100,11 +100,17 @@ static void append_message(struct bytes *messages, const char *role, const char 
     bytes_append_byte(messages, '}');
 }
 
-/* The prompt from the argument or stdin, and the messages around it. */
-static enum status read_prompt(struct run *run, struct error *error)
+/* The prompt from the argument or stdin, and the messages around it. What the model could never
+ * write ends no answer, so stop texts are checked as well. */
+static enum status read_prompt(struct run *run, const struct option_list *stop,
+                               struct error *error)
 {
     enum status status = STATUS_OK;
     const char *text = run->prompt, *name = "PROMPT";
+    for (int i = 0; i < stop->n && status == STATUS_OK; i++)
+        status = check_utf8("--stop", stop->values[i], strlen(stop->values[i]), error);
+    if (status != STATUS_OK)
+        return status;
     if (run->messages_path) {
         status = read_file(run->messages_path, &run->messages, error);
         run->request.messages = run->messages.data;
@@ -358,7 +364,7 @@ static enum calla_status fill_request(struct run *run, const struct calla_model 
     r->seed = (uint64_t)given->seed;
     r->stop = given->stop.values;
     r->n_stop = given->stop.n;
-    r->tools = run->tools.length ? run->tools.data : NULL;
+    r->tools = run->tools_path ? run->tools.data : NULL;
     return CALLA_OK;
 }
 
@@ -368,7 +374,7 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
     struct error error;
     struct calla_error problem;
     struct calla_model *model;
-    enum status status = read_prompt(run, &error);
+    enum status status = read_prompt(run, &given->stop, &error);
     if (status == STATUS_OK && run->tools_path)
         status = read_file(run->tools_path, &run->tools, &error);
     if (status != STATUS_OK)
@@ -457,7 +463,8 @@ static int run_run(int argc, char **argv)
             return usage("--stop: found an empty text");
     run.model = positionals[0];
     run.prompt = positionals[1];
-    run.dim = isatty(STDERR_FILENO) && !getenv("NO_COLOR");
+    const char *no_color = getenv("NO_COLOR"); /* an empty one asks for nothing: no-color.org */
+    run.dim = isatty(STDERR_FILENO) && !(no_color && *no_color);
     open.max_context = (int32_t)context;
     code = open_and_run(&run, &open, &given);
     bytes_clear(&run.input);
