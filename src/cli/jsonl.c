@@ -61,7 +61,9 @@ int jsonl_run(jsonl_handler *handler, void *context)
             errno = ENOMEM;
         if (out.failed || fwrite(out.data, 1, out.length, stdout) != out.length ||
             fflush(stdout) != 0) {
-            fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
+            if (errno != EPIPE) /* a reader that left has seen what it wanted */
+                fprintf(stderr, "calla: cannot write to stdout: %s
+", strerror(errno));
             code = EXIT_FAILED;
             break;
         }

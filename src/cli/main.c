@@ -45,8 +45,10 @@ static int dispatch(int argc, char **argv)
     for (const struct command *const *command = commands; *command; command++)
         if (strcmp(name, (*command)->name) == 0)
             return (*command)->run(argc - 1, argv + 1);
+    struct error error;
+    error_set(&error, STATUS_INVALID, "unknown command '%.100s' (see calla --help)", name);
     if (*name)
-        fprintf(stderr, "calla: unknown command '%s' (see calla --help)\n", name);
+        command_failed(&error);
     else
         print_help(stderr);
     return EXIT_USAGE;

@@ -23,12 +23,15 @@ static void print_help(const struct command *command, const struct option *optio
 __attribute__((format(printf, 2, 3))) static int usage(const struct command *command,
                                                        const char *format, ...)
 {
+    char message[400];
+    struct error error;
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "calla %s: ", command->name);
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, " (see calla %s --help)\n", command->name);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    error_set(&error, STATUS_INVALID, "%s", message); /* one line, whatever the arguments hold */
+    fprintf(stderr, "calla %s: %s (see calla %s --help)\n", command->name, error.message,
+            command->name);
     return EXIT_USAGE;
 }
 

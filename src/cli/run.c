@@ -16,6 +16,7 @@
 #include "calla.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "text/json_text.h"
 
 struct run {
     struct calla_request request;
@@ -33,6 +34,7 @@ struct run {
     int n_calls;                         /* complete ones */
     size_t call_start;                   /* where the open call begins in calls */
     struct bytes text, reasoning, calls; /* for --json; calls: finished JSON objects */
+    struct bytes arguments;              /* of the open call */
 };
 
 /* The session that SIGINT cancels; signal handlers reach nothing but globals. */
@@ -96,11 +98,16 @@ static void append_message(struct bytes *messages, const char *role, const char 
     bytes_append_byte(messages, '}');
 }
 
-/* The prompt from the argument or stdin, and the messages around it. */
-static enum status read_prompt(struct run *run, struct error *error)
+/* The prompt from the argument or stdin, and the messages around it. What the model could never
+ * write ends no answer, so stop texts are checked as well. */
+static enum status read_prompt(struct run *run, const struct option_list *stop, struct error *error)
 {
     enum status status = STATUS_OK;
     const char *text = run->prompt, *name = "PROMPT";
+    for (int i = 0; i < stop->n && status == STATUS_OK; i++)
+        status = check_utf8("--stop", stop->values[i], strlen(stop->values[i]), error);
+    if (status != STATUS_OK)
+        return status;
     if (run->messages_path) {
         status = read_file(run->messages_path, &run->messages, error);
         run->request.messages = run->messages.data;
@@ -162,12 +169,14 @@ static void gather_call(struct run *run, const struct calla_event *event)
     struct bytes *calls = &run->calls;
     if (event->kind == CALLA_CALL_BEGIN) {
         calls->length = run->call_start; /* drops a call that never ended */
+        run->arguments.length = 0;
         bytes_append_text(calls, run->n_calls ? ", {\"name\": " : "{\"name\": ");
         json_print_string(event->text, event->length, calls);
         bytes_append_text(calls, ", \"arguments\": ");
     } else if (event->kind == CALLA_ARGUMENTS) {
-        bytes_append(calls, event->text, event->length);
+        bytes_append(&run->arguments, event->text, event->length);
     } else {
+        json_text_print_unique(run->arguments.data, run->arguments.length, calls);
         bytes_append_byte(calls, '}');
         size_t from = run->call_start + (run->n_calls++ ? 2 : 0);
         run->call_start = calls->length;
@@ -252,7 +261,8 @@ static int print_json(struct run *run, const struct calla_result *result)
                  run->load_seconds, result->prompt_seconds, result->completion_seconds,
                  per_second(result->prompt_tokens, result->prompt_seconds),
                  per_second(result->completion_tokens, result->completion_seconds));
-    bool lost = out.failed | run->text.failed | run->reasoning.failed | run->calls.failed;
+    bool lost = out.failed | run->text.failed | run->reasoning.failed | run->calls.failed |
+                run->arguments.failed;
     if (!lost)
         write_out(run, out.data, out.length);
     bytes_clear(&out);
@@ -367,7 +377,7 @@ static enum calla_status fill_request(struct run *run, const struct calla_model 
     r->stop = given->stop.values;
     r->n_stop = given->stop.n;
     r->progress = on_progress;
-    r->tools = run->tools.length ? run->tools.data : NULL;
+    r->tools = run->tools_path ? run->tools.data : NULL;
     return CALLA_OK;
 }
 
@@ -377,7 +387,7 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
     struct error error;
     struct calla_error problem;
     struct calla_model *model;
-    enum status status = read_prompt(run, &error);
+    enum status status = read_prompt(run, &given->stop, &error);
     if (status == STATUS_OK && run->tools_path)
         status = read_file(run->tools_path, &run->tools, &error);
     if (status != STATUS_OK)
@@ -387,12 +397,10 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
         return failed(&problem);
     run->load_seconds = clock_seconds() - start;
     int code;
-    if (fill_request(run, model, given, &problem) != CALLA_OK) {
-        failed(&problem);
-        code = EXIT_USAGE;
-    } else {
+    if (fill_request(run, model, given, &problem) != CALLA_OK)
+        code = failed(&problem);
+    else
         code = run_model(run, model);
-    }
     calla_close(model);
     return code;
 }
@@ -459,12 +467,17 @@ static int run_run(int argc, char **argv)
         return usage("--raw excludes --system, --tools, --messages and --think");
     if (run.messages_path && (run.system || positionals[1]))
         return usage("--messages excludes PROMPT and --system");
+    struct calla_request unused = {0};
+    struct calla_error error;
+    if (run.preset && calla_request_preset(&unused, run.preset, &error) != CALLA_OK)
+        return usage(error.message);
     for (int i = 0; i < given.stop.n; i++)
         if (!given.stop.values[i][0])
             return usage("--stop: found an empty text");
     run.model = positionals[0];
     run.prompt = positionals[1];
-    run.dim = isatty(STDERR_FILENO) && !getenv("NO_COLOR");
+    const char *no_color = getenv("NO_COLOR"); /* an empty one asks for nothing: no-color.org */
+    run.dim = isatty(STDERR_FILENO) && !(no_color && *no_color);
     open.max_context = (int32_t)context;
     code = open_and_run(&run, &open, &given);
     bytes_clear(&run.input);
@@ -473,6 +486,7 @@ static int run_run(int argc, char **argv)
     bytes_clear(&run.text);
     bytes_clear(&run.reasoning);
     bytes_clear(&run.calls);
+    bytes_clear(&run.arguments);
     return code;
 }
 
