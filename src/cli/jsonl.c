@@ -62,8 +62,7 @@ int jsonl_run(jsonl_handler *handler, void *context)
         if (out.failed || fwrite(out.data, 1, out.length, stdout) != out.length ||
             fflush(stdout) != 0) {
             if (errno != EPIPE) /* a reader that left has seen what it wanted */
-                fprintf(stderr, "calla: cannot write to stdout: %s
-", strerror(errno));
+                fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
             code = EXIT_FAILED;
             break;
         }
