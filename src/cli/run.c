@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file_map.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "calla.h"
@@ -55,15 +54,16 @@ static int failed(const struct calla_error *error)
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-static enum status read_stdin(struct bytes *input, struct error *error)
+static enum status read_stream(FILE *stream, const char *name, struct bytes *out,
+                               struct error *error)
 {
     char block[65536];
     size_t n;
-    while ((n = fread(block, 1, sizeof block, stdin)) > 0)
-        bytes_append(input, block, n);
-    if (ferror(stdin))
-        return error_set(error, STATUS_IO, "stdin: %s", strerror(errno));
-    return input->failed ? error_no_memory(error, "stdin") : STATUS_OK;
+    while ((n = fread(block, 1, sizeof block, stream)) > 0)
+        bytes_append(out, block, n);
+    if (ferror(stream))
+        return error_set(error, STATUS_IO, "%s: %s", name, strerror(errno));
+    return out->failed ? error_no_memory(error, name) : STATUS_OK;
 }
 
 static enum status check_utf8(const char *name, const char *text, size_t length,
@@ -76,14 +76,16 @@ static enum status check_utf8(const char *name, const char *text, size_t length,
                      (unsigned char)text[valid]);
 }
 
+/* A file, or whatever else can be read to its end: `--tools <(…)` is a pipe. */
 static enum status read_file(const char *path, struct bytes *out, struct error *error)
 {
-    struct file_map map;
-    enum status status = file_map_open(path, &map, error);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
+    enum status status = read_stream(file, path, out, error);
+    fclose(file);
     if (status != STATUS_OK)
         return status;
-    bytes_append(out, map.data, map.size);
-    file_map_close(&map);
     if (memchr(out->data ? out->data : "", '\0', out->length))
         return error_set(error, STATUS_INVALID, "%s: found a NUL byte, wanted JSON text", path);
     return bytes_terminate(out) ? STATUS_OK : error_no_memory(error, path);
@@ -115,7 +117,7 @@ static enum status read_prompt(struct run *run, const struct option_list *stop, 
     }
     size_t length = text ? strlen(text) : 0;
     if (!text || strcmp(text, "-") == 0) {
-        status = read_stdin(&run->input, error);
+        status = read_stream(stdin, "stdin", &run->input, error);
         text = run->input.data ? run->input.data : "";
         length = run->input.length;
         name = "stdin";
