@@ -173,6 +173,9 @@ static enum status prepare_assistant(const json_t *message, struct place at, jso
         return refuse(error, at, field, reasoning, "a string");
     if (reasoning)
         status = set(made, "reasoning_content", json_incref((json_t *)reasoning), error);
+    if (get(message, "function_call")) /* deprecated; left out, the call would be lost unseen */
+        return refuse(error, at, ".function_call", get(message, "function_call"),
+                      "tool_calls in its place");
     const json_t *calls = get(message, "tool_calls");
     if (calls && !json_is_array(calls))
         return refuse(error, at, ".tool_calls", calls, "an array");
