@@ -46,7 +46,7 @@ static const struct {
     {"{\"a\": " T("\"BF16\"", "[1, -1]", "[0, 2]") "}", 2, "shape[1]: wanted an integer"},
     {"{\"a\": " T("\"BF16\"", "[4294967296, 2147483648]", "[0, 0]") "}", 0, "64 bits"},
     {"{\"a\": " T("\"U32\"", "[4611686018427387904]", "[0, 0]") "}", 0, "64 bits"},
-    {"{\"a\": " T("\"U8\"", "[9223372036854775808]", "[0, 0]") "}", 0, "not JSON"},
+    {"{\"a\": " T("\"U8\"", "[9223372036854775808]", "[0, 0]") "}", 0, "too big integer"},
     {"{\"a\": {\"dtype\": \"BF16\", \"shape\": [1]}}", 2, "data_offsets: wanted an array of two"},
     {"{\"a\": " T("\"BF16\"", "[1]", "[0]") "}", 2, "data_offsets: wanted an array of two"},
     {"{\"a\": " T("\"BF16\"", "[1]", "[0, 2, 4]") "}", 4, "data_offsets: wanted an array of two"},
@@ -75,8 +75,8 @@ static void test_refusals(void **state)
         struct safetensors file;
         struct error error = {.message = "accepted"};
         enum status status = parse(refusals[i].json, refusals[i].data, &file, &error);
-        if (status != STATUS_INVALID || strncmp(error.message, "f: ", 3) != 0 ||
-            !strstr(error.message, refusals[i].wanted))
+        if ((status != STATUS_INVALID && status != STATUS_UNSUPPORTED) ||
+            strncmp(error.message, "f: ", 3) != 0 || !strstr(error.message, refusals[i].wanted))
             fail_msg("%s: %s", refusals[i].json, error.message);
     }
 }
