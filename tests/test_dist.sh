@@ -26,7 +26,7 @@ archive=$(ls build/calla-*.tar.gz) || fail "there is no archive"
 tar -xzf "$archive" -C "$scratch" || fail "$archive cannot be unpacked"
 cd "$scratch"/* || fail "$archive must hold one folder"
 ls -l . models/tiny
-for file in calla LICENSE LICENSE.libraries models/tiny/config.json models/tiny/tokenizer.json; do
+for file in calla LICENSE licenses/README.md models/tiny/config.json models/tiny/tokenizer.json; do
     [ -f "$file" ] || fail "$archive lacks $file"
 done
 [ ! -e models/tiny/reference ] || fail "$archive holds the test vectors models/tiny/reference"
