@@ -138,7 +138,7 @@ DIST := calla-$(VERSION)-$(OS)-$(ARCH)
 dist:
 	@$(MAKE) --no-print-directory STATIC=1 BUILD=build-static all
 	@rm -rf build/dist && mkdir -p build/dist/$(DIST)/models/tiny
-	@cp build-static/calla LICENSE LICENSE.libraries $(wildcard README.md) build/dist/$(DIST)
+	@cp -R build-static/calla licenses $(wildcard LICENSE* README.md) build/dist/$(DIST)
 	@cp $(filter-out %/reference,$(wildcard models/tiny/*)) build/dist/$(DIST)/models/tiny
 	@strip build/dist/$(DIST)/calla
 	$(call say,TAR,build/$(DIST).tar.gz)COPYFILE_DISABLE=1 tar -czf build/$(DIST).tar.gz -C build/dist $(DIST)

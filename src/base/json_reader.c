@@ -207,7 +207,7 @@ static bool read_escape(struct json_reader *reader)
         unit = 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
     }
     char utf8[4];
-    bytes_append(&reader->scratch, utf8, utf8_encode(unit, utf8));
+    bytes_append(&reader->scratch, utf8, utf8_write(unit, utf8));
     return true;
 }
 

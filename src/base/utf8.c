@@ -62,7 +62,7 @@ int utf8_shown(const char *data, size_t length, size_t limit)
     return (int)limit;
 }
 
-size_t utf8_encode(uint32_t c, char out[4])
+size_t utf8_write(uint32_t c, char out[4])
 {
     if (c < 0x80) {
         out[0] = (char)c;

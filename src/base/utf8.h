@@ -20,7 +20,7 @@ size_t utf8_valid_length(const char *data, size_t length);
 /* At most `limit` of `length` bytes, cut between characters: for text shown in a message. */
 int utf8_shown(const char *data, size_t length, size_t limit);
 /* Writes a code point that is no surrogate; gives its length. */
-size_t utf8_encode(uint32_t c, char out[4]);
+size_t utf8_write(uint32_t c, char out[4]);
 
 /* The character at `at`, which must lie in text known to be valid. */
 static inline uint32_t utf8_decode(const unsigned char *at, size_t *size)

@@ -118,7 +118,7 @@ static enum status compose(struct stretch *stretch, const unsigned char *at,
         return error_set(error, STATUS_INVALID, "text: utf8proc: %s", utf8proc_errmsg(n));
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char utf8[4];
-        bytes_append(out, utf8, utf8_encode((uint32_t)stretch->points[i], utf8));
+        bytes_append(out, utf8, utf8_write((uint32_t)stretch->points[i], utf8));
     }
     return STATUS_OK;
 }

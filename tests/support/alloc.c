@@ -28,6 +28,7 @@ static struct {
     pthread_mutex_t lock;
     bool on;
     size_t count, fail_from, fail_to;
+    bool in_jansson, failed_in_jansson; /* whose allocation this is; whose was the first to fail */
     size_t live;
     void **slots;
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -74,32 +75,43 @@ static bool refused(void)
     if (!gate.on)
         return false;
     gate.count++;
+    if (gate.count == gate.fail_from)
+        gate.failed_in_jansson = gate.in_jansson;
     return gate.count >= gate.fail_from && gate.count <= gate.fail_to;
+}
+
+static void *allocate(size_t n, size_t size, bool zeroed, bool in_jansson)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.in_jansson = in_jansson;
+    void *block = NULL;
+    if (!refused())
+        block = zeroed ? __real_calloc(n, size) : __real_malloc(size);
+    if (block && gate.on)
+        add(block);
+    pthread_mutex_unlock(&gate.lock);
+    return block;
+}
+
+static void *allocate_for_jansson(size_t size)
+{
+    return allocate(1, size, false, true);
 }
 
 void *__wrap_malloc(size_t size)
 {
-    pthread_mutex_lock(&gate.lock);
-    void *block = refused() ? NULL : __real_malloc(size);
-    if (block && gate.on)
-        add(block);
-    pthread_mutex_unlock(&gate.lock);
-    return block;
+    return allocate(1, size, false, false);
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-    pthread_mutex_lock(&gate.lock);
-    void *block = refused() ? NULL : __real_calloc(n, size);
-    if (block && gate.on)
-        add(block);
-    pthread_mutex_unlock(&gate.lock);
-    return block;
+    return allocate(n, size, true, false);
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
     pthread_mutex_lock(&gate.lock);
+    gate.in_jansson = false;
     void *block = NULL;
     if (!refused()) {
         if (old)
@@ -123,13 +135,14 @@ void __wrap_free(void *block)
 
 void alloc_start(size_t fail_from, size_t fail_to)
 {
-    json_set_alloc_funcs(__wrap_malloc, __wrap_free);
+    json_set_alloc_funcs(allocate_for_jansson, __wrap_free);
     pthread_mutex_lock(&gate.lock);
     __real_free(gate.slots);
     gate.slots = __real_calloc(SLOTS, sizeof *gate.slots);
     if (!gate.slots)
         abort();
     gate.on = true;
+    gate.failed_in_jansson = false;
     gate.count = gate.live = 0;
     gate.fail_from = fail_from;
     gate.fail_to = fail_to;
@@ -161,10 +174,11 @@ static size_t run(alloc_body *body, void *context, size_t from, size_t to, enum 
     enum status status = body(context, &error);
     size_t count = alloc_stop();
     const char *how = to == from ? "" : " and all later ones";
-    if (status != wanted)
+    bool excused = wanted != STATUS_OK && gate.failed_in_jansson;
+    if (status != wanted && !excused)
         fail_msg("allocation %zu%s failing: found status %d (%s), wanted %d", from, how,
                  (int)status, error.message, (int)wanted);
-    if (wanted != STATUS_OK && !error.message[0])
+    if (status != STATUS_OK && !error.message[0])
         fail_msg("allocation %zu%s failing: no message", from, how);
     if (alloc_live() != 0)
         fail_msg("allocation %zu%s failing: %zu blocks were not freed", from, how, alloc_live());

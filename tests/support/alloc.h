@@ -16,11 +16,13 @@
 typedef enum status alloc_body(void *context, struct error *error);
 
 /* Runs `body` once undisturbed: it must return STATUS_OK. Then for each allocation it made, or for
- * `max_points` of them spread evenly over the run, twice more: with that one allocation failing,
- * and with it and all later ones failing. Each of these must return STATUS_NO_MEMORY with a
- * message. No run may leave anything allocated. Fails the cmocka test otherwise, naming the
- * allocation's number; returns the number of allocations of the undisturbed run. max_points 0: all.
- */
+ * `max_points` of them spread evenly over the run (0: all), twice more: with that one allocation
+ * failing, and with it and all later ones failing. Each of these must return STATUS_NO_MEMORY with
+ * a message, and no run may leave anything allocated. Fails the cmocka test otherwise, naming the
+ * allocation's number; returns the number of allocations of the undisturbed run.
+ *
+ * Where it was jansson that got no memory, any status will do: its parser (2.14) calls the text
+ * invalid, or, when the buffer of a long string cannot grow, drops a byte and goes on. */
 size_t alloc_sweep(alloc_body *body, void *context, size_t max_points);
 
 /* The parts of a sweep. From alloc_start on, allocations are counted, from 1; those from
