@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/jsonl.h"
 #include "cli/options.h"
+#include "library/template_check.h"
 #include "text/template.h"
 
 /* Only true and false themselves count; 1, null or "false" are as good as nothing. */
@@ -73,6 +74,8 @@ static int run(int argc, char **argv)
     struct error error;
     if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
         return command_failed(&error);
+    if (template_differs(model, &error))
+        fprintf(stderr, "calla: %s\n", error.message);
     code = jsonl_run(render_line, tokenizer);
     tokenizer_close(tokenizer);
     return code;
