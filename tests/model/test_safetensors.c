@@ -64,7 +64,7 @@ static const struct {
      "tensor b: shares bytes with tensor a"},
     {"{\"a\": " T("\"U8\"", "[1]", "[0, 1]") ", \"a\": " T("\"U8\"", "[1]", "[1, 2]") "}", 2,
      "duplicate"},
-    {"{\"a\\u0000b\": 1}", 2, "not JSON"},
+    {"{\"a\\u0000b\": 1}", 2, "NUL byte"},
     {"{} x", 2, "not JSON"},
 };
 
