@@ -14,7 +14,7 @@ import unicodedata
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 OTHER, LETTER, MARK, NUMBER, SPACE, NEWLINE = range(6)
-NFC_CHANGES, NFC_FIRST = 8, 16
+NFC_CHANGES, NFC_BASE = 8, 16
 BLOCK = 64
 
 WHITE_SPACE = ("0009-000D 0020 0085 00A0 1680 2000-200A 2028 2029 202F 205F 3000")
@@ -56,7 +56,7 @@ def classes():
 
 def add_nfc(table):
     newer = set(expand(NEWER))
-    changes, first = set(), set()
+    changes, base = set(), set()
     for c in range(0x110000):
         if 0xD800 <= c < 0xE000 or c in newer:
             continue
@@ -66,17 +66,18 @@ def add_nfc(table):
         if not parts or parts.startswith("<"):
             continue
         parts = [int(part, 16) for part in parts.split()]
+        base.add(c)
         text = "".join(map(chr, parts))
         if len(parts) == 2 and unicodedata.normalize("NFC", text) == chr(c):
-            first.add(parts[0])
+            base.add(parts[0])
             changes.add(parts[1])
     changes.update(range(0x1161, 0x1176), range(0x11A8, 0x11C3))  # Hangul vowels and finals
-    first.update(range(0x1100, 0x1113), range(0xAC00, 0xD7A4, 28))
-    assert not (changes | first) & newer
+    base.update(range(0x1100, 0x1113), range(0xAC00, 0xD7A4, 28))
+    assert not (changes | base) & newer
     for c in changes:
         table[c] |= NFC_CHANGES
-    for c in first:
-        table[c] |= NFC_FIRST
+    for c in base:
+        table[c] |= NFC_BASE
 
 
 def rows(values, width=98):

@@ -1,6 +1,6 @@
 /* NFC in small stretches. A code point without UNICODE_NFC_CHANGES never joins what stands before
- * it, so only runs of code points with that bit, together with the one before them when it begins
- * a composition, need utf8proc; all else is copied. Code points newer than Unicode 9.0 have neither
+ * it, so only runs of code points with that bit, together with the one before them when it has
+ * UNICODE_NFC_BASE, need utf8proc; all else is copied. Code points newer than Unicode 9.0 have neither
  * bit and never reach utf8proc, nor does U+11A7, which utf8proc 2.8 loses after a syllable. */
 #include "text/unicode.h"
 
@@ -140,7 +140,7 @@ enum status unicode_nfc(const char *text, size_t length, struct bytes *out, stru
             while ((*before & 0xc0) == 0x80)
                 before--;
             size_t size;
-            if (unicode_property(utf8_decode(before, &size)) & UNICODE_NFC_FIRST)
+            if (unicode_property(utf8_decode(before, &size)) & UNICODE_NFC_BASE)
                 from = before;
         }
         bytes_append(out, copied, (size_t)(from - copied));

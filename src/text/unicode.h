@@ -23,8 +23,9 @@ enum unicode_class {
 /* In NFC of Unicode 9.0 this code point may change, move, or join the one before it. Text without
  * any such code point is normalised already. */
 #define UNICODE_NFC_CHANGES 8u
-/* It begins a composition. */
-#define UNICODE_NFC_FIRST 16u
+/* It may change with such a one behind it: it begins a composition, or has a decomposition, whose
+ * marks may move. */
+#define UNICODE_NFC_BASE 16u
 
 extern const uint16_t unicode_pages[];
 extern const uint8_t unicode_properties[];
