@@ -12,6 +12,7 @@ struct command {
     const char *arguments; /* "MODEL [PROMPT]" */
     const char *summary;
     int (*run)(int argc, char **argv);
+    const char *details; /* more for --help: lines that end with a newline, or NULL */
 };
 
 extern const struct command command_run, command_score, command_tokenize, command_detokenize,

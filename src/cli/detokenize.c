@@ -83,7 +83,10 @@ static int run(int argc, char **argv)
 const struct command command_detokenize = {
     .name = "detokenize",
     .arguments = "MODEL",
-    .summary =
-        "token ids to text: {\"ids\", \"skip_special\", \"stream\"} lines to {\"text\"} lines",
+    .summary = "token ids to text, whole or as it streams (JSONL)",
     .run = run,
+    .details = "in:  {\"ids\": […], \"skip_special\": true|false, \"stream\": true|false}; "
+               "defaults true and false\n"
+               "out: {\"text\": \"…\"}, or with stream {\"pieces\": […]}, one for each id and one "
+               "for the end\n",
 };

@@ -9,8 +9,9 @@
 
 static void print_help(const struct command *command, const struct option *options)
 {
-    printf("usage: calla %s %s [options]\n%s\n\noptions:\n", command->name, command->arguments,
-           command->summary);
+    printf("usage: calla %s %s [options]\n%s\n%s%s\noptions:\n", command->name, command->arguments,
+           command->summary, command->details ? "\n" : "",
+           command->details ? command->details : "");
     for (const struct option *option = options; option->name; option++) {
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", option->name, option->argument ? " " : "",

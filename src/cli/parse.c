@@ -117,7 +117,12 @@ static int run(int argc, char **argv)
 const struct command command_parse = {
     .name = "parse",
     .arguments = "MODEL",
-    .summary = "output to its parts: {\"output\", \"thinking\", \"tools\", \"end\"} lines to "
-               "{\"reasoning\", \"content\", \"tool_calls\", \"finish\"} lines",
+    .summary = "model output to reasoning, content, tool calls (JSONL)",
     .run = run,
+    .details = "in:  {\"output\": \"…\", \"thinking\": true|false, \"tools\": […], \"end\": "
+               "\"stop\"|\"length\"}\n"
+               "     thinking: the prompt ended inside <think> (default false); end: how "
+               "generation ended\n"
+               "out: {\"reasoning\": \"…\", \"content\": \"…\", \"tool_calls\": [{\"name\", "
+               "\"arguments\"}], \"finish\": \"…\"}\n",
 };

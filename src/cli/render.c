@@ -82,5 +82,13 @@ static int run(int argc, char **argv)
 }
 
 const struct command command_render = {
-    "render", "MODEL",
-    "chat template: {\"messages\":…} to {\"text\",\"ids\"}, one JSON object a line", run};
+    .name = "render",
+    .arguments = "MODEL",
+    .summary = "messages and tools to the prompt's text and ids (JSONL)",
+    .run = run,
+    .details =
+        "in:  {\"messages\": […], \"tools\": […], \"add_generation_prompt\": true|false,\n"
+        "      \"enable_thinking\": true|false, \"preserve_thinking\": true|false}; all but "
+        "messages may be absent\n"
+        "out: {\"text\": \"…\", \"ids\": […]}, or {\"error\": \"…\"} in the template's own words\n",
+};

@@ -45,6 +45,9 @@ static int run(int argc, char **argv)
 const struct command command_tokenize = {
     .name = "tokenize",
     .arguments = "MODEL",
-    .summary = "texts to token ids: {\"text\", \"special\"} lines to {\"ids\"} lines",
+    .summary = "texts to token ids (JSONL)",
     .run = run,
+    .details = "in:  {\"text\": \"…\", \"special\": true|false}; special: added tokens are "
+               "recognised (default false)\n"
+               "out: {\"ids\": […]}\n",
 };
