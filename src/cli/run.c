@@ -492,5 +492,13 @@ static int run_run(int argc, char **argv)
     return code;
 }
 
-const struct command command_run = {"run", "MODEL [PROMPT]", "one answer to one prompt, streamed",
-                                    run_run};
+const struct command command_run = {
+    .name = "run",
+    .arguments = "MODEL [PROMPT]",
+    .summary = "one answer to one prompt, streamed",
+    .run = run_run,
+    .details = "Without PROMPT, or with -, the prompt is read from stdin. The answer goes to "
+               "stdout, tool calls as\n"
+               "one JSON object a line; reasoning, the memory plan and timings go to stderr.\n"
+               "Sampling that is not given comes from --preset, else from the checkpoint.\n",
+};
