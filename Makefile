@@ -126,7 +126,7 @@ fuzz:
 	@$(MAKE) --no-print-directory CC=$(if $(filter cc,$(CC)),clang,$(CC)) BUILD=build/fuzz FUZZ=1 fuzz-programs
 fuzz-programs: $(FUZZERS:%=$(BUILD)/%)
 $(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/libcalla.a
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/libcalla.a $(LDLIBS)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/libcalla.a $(LDLIBS) -lcmocka
 
 bench: $(BENCHES)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libcalla.a
