@@ -119,7 +119,7 @@ static void utf8_round_trip(void **state)
         if (c >= 0xd800 && c < 0xe000)
             continue;
         char utf8[4];
-        size_t n = utf8_encode(c, utf8), size, decoded;
+        size_t n = utf8_write(c, utf8), size, decoded;
         assert_int_equal(utf8_decode((const unsigned char *)utf8, &decoded), c);
         assert_int_equal(decoded, n);
         assert_int_equal(utf8_examine(utf8, n, &size), UTF8_WHOLE);

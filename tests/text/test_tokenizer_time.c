@@ -37,7 +37,7 @@ static void fill(struct bytes *text, uint32_t (*next)(uint32_t *random))
     bytes_reset(text);
     while (text->length < SIZE) {
         char utf8[4];
-        bytes_append(text, utf8, utf8_encode(next(&random), utf8));
+        bytes_append(text, utf8, utf8_write(next(&random), utf8));
     }
 }
 

@@ -134,7 +134,7 @@ static void append_point(struct bytes *text, uint32_t *random, bool changes)
         if (changes && !takes_part)
             continue;
         char utf8[4];
-        bytes_append(text, utf8, utf8_encode(c, utf8));
+        bytes_append(text, utf8, utf8_write(c, utf8));
         return;
     }
 }
