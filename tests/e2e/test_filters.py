@@ -2,6 +2,7 @@
 
 import json
 import time
+import unicodedata
 
 import pytest
 from conftest import TINY, calla, filter_lines
@@ -157,8 +158,6 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_row_73_and_51_text_to_ids_and_back(name):
     """Whole and as a stream; no U+FFFD; every piece is whole characters."""
-    import unicodedata
-
     text = TEXTS[name]
     (answer,) = filter_lines("tokenize", [{"text": text}]).lines()
     ids = answer["ids"]
@@ -431,8 +430,8 @@ def test_whatever_the_cut_the_parts_are_valid():
         assert filter_lines("parse", lines, "--split", split).out == whole.out
 
 
-@pytest.mark.parametrize("value", ["123456789012345678901234567890", "-9223372036854775809", "1" * 500,
-                                   "9007199254740993"])
+@pytest.mark.parametrize("value", ["123456789012345678901234567890", "-9223372036854775809",
+                                   "1" * 500, "9007199254740993"])
 def test_big_integer_arguments_are_right(value):
     output = WEATHER_CALL.format("x").replace("city", "days").replace("\nx\n", f"\n{value}\n")
     found = parse(output)["tool_calls"][0]["arguments"]["days"]

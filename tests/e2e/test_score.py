@@ -17,7 +17,8 @@ def test_fields_and_shapes():
     (line,) = result.lines()
     assert list(line) == ["nll", "top_ids", "top_logits"]
     assert len(line["nll"]) == 9
-    assert [len(row) for row in line["top_ids"]] == [len(row) for row in line["top_logits"]] == [5] * 10
+    for field in ("top_ids", "top_logits"):
+        assert [len(row) for row in line[field]] == [5] * 10
     for ids, logits in zip(line["top_ids"], line["top_logits"]):
         assert logits == sorted(logits, reverse=True) and len(set(ids)) == 5
         assert all(0 <= i <= 4082 for i in ids)  # never a padding row
