@@ -36,8 +36,13 @@ static enum status read_ids(const struct score *score, const json_t *line, struc
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *id = json_array_get(array, i);
         json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value >= score->engine.n_valid_ids)
-            return error_set(error, STATUS_INVALID, "ids[%zu]: wanted an integer from 0 to %d", i,
+        if (!json_is_integer(id))
+            return error_set(error, STATUS_INVALID,
+                             "ids[%zu]: found %s, wanted an integer from 0 to %d", i,
+                             json_type_name(id), score->engine.n_valid_ids - 1);
+        if (value < 0 || value >= score->engine.n_valid_ids)
+            return error_set(error, STATUS_INVALID,
+                             "ids[%zu]: found %" JSON_INTEGER_FORMAT ", wanted 0 to %d", i, value,
                              score->engine.n_valid_ids - 1);
         token_list_append(ids, (int32_t)value);
     }
@@ -45,6 +50,13 @@ static enum status read_ids(const struct score *score, const json_t *line, struc
         return error_no_memory(error, "ids");
     if (ids->length == 0)
         return error_set(error, STATUS_INVALID, "ids: found none, wanted at least one");
+    /* told before anything is read: reading a full context takes long; the last greedy token is
+     * chosen, not read */
+    int64_t greedy = score->n_greedy > 0 ? score->n_greedy - 1 : 0;
+    if ((int64_t)ids->length + greedy > score->sequence->capacity)
+        return error_set(error, STATUS_INVALID,
+                         "ids: found %zu%s, but the context has room for %d tokens", ids->length,
+                         greedy ? " and --greedy" : "", score->sequence->capacity);
     return STATUS_OK;
 }
 

@@ -51,14 +51,13 @@ def test_unknown_command(name):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_missing_argument(command):
-    assert_one_line_error(calla(command), 2, "found 0 arguments", "MODEL", f"calla {command} --help")
+    assert_one_line_error(calla(command), 2, "found 0 arguments", "MODEL",
+                          f"calla {command} --help")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unknown_option(command):
-    for option in ("--nope", "-x", "--", "--nope=3"):
-        if option == "--":
-            continue
+    for option in ("--nope", "-x", "--nope=3"):
         assert_one_line_error(calla(command, TINY, option), 2, f"'{option}'",
                               f"calla {command} --help")
 

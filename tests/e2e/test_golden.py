@@ -84,7 +84,7 @@ def test_reply(split):
     for text, answer in zip(lines, found):
         want = json.loads(text)
         for field in REPLY_FIELDS:
-            assert same(answer[field], want[field]), (want["why"], field, answer[field], want[field])
+            assert same(answer[field], want[field]), (want["why"], field, answer[field])
 
 
 @pytest.fixture(scope="module")

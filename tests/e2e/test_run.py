@@ -25,6 +25,13 @@ def write_json(path, value):
     return path
 
 
+def assert_one_line_error_after_memory(result, code, *words):
+    """As conftest's, for what fails after the line that tells the memory plan."""
+    result.err = "\n".join(line for line in result.err.splitlines()
+                           if not line.startswith("memory: "))
+    assert_one_line_error(result, code, *words)
+
+
 def test_answer_on_stdout_the_rest_on_stderr():
     result = calla("run", TINY, "Define hot.", *GREEDY)
     assert result.code == 0
@@ -114,8 +121,7 @@ def test_row_63_two_megabytes_are_refused_fast(text):
     begin = time.monotonic()
     result = calla("run", TINY, "-", stdin=text)
     assert time.monotonic() - begin < 5
-    result.err = "\n".join(line for line in result.err.splitlines() if "memory:" not in line)
-    assert_one_line_error(result, 1, "prompt has", "context has room for 32768")
+    assert_one_line_error_after_memory(result, 1, "prompt has", "context has room for 32768")
     assert int(result.err.split("prompt has ")[1].split()[0]) > 400_000
     assert result.out == ""
 
@@ -142,8 +148,8 @@ def test_seed_repeats_and_other_seeds_differ():
 
 def test_without_seed_runs_differ():
     runs = {tuple(json.loads(calla("run", TINY, "hot", "--raw", "--json", "--temperature", "2",
-                                   "--top-k", "0", "--top-p", "1", "--max-tokens", "12").out)["ids"])
-            for _ in range(3)}
+                                   "--top-k", "0", "--top-p", "1", "--max-tokens", "12").out)
+                  ["ids"]) for _ in range(3)}
     assert len(runs) == 3
 
 
@@ -186,8 +192,7 @@ def test_max_context_ends_the_answer():
 
 def test_max_context_smaller_than_the_prompt():
     result = calla("run", TINY, "Define hot.", "--max-context", "8")
-    result.err = "\n".join(line for line in result.err.splitlines() if "memory:" not in line)
-    assert_one_line_error(result, 1, "13 tokens", "8")
+    assert_one_line_error_after_memory(result, 1, "13 tokens", "8")
 
 
 def test_context_filled_by_the_prompt():
@@ -249,16 +254,12 @@ def test_row_45_penalties_leave_the_prompt_alone():
 
 
 def test_raw_is_the_models_input():
-    prompt = "<|im_start|>user\nDefine hot.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    prompt = ("<|im_start|>user\nDefine hot.<|im_end|>\n"
+              "<|im_start|>assistant\n<think>\n\n</think>\n\n")
     answer = ask(prompt, "--raw")
     assert answer["text"].strip() == HOT
     assert answer["prompt_ids"] == ask("Define hot.", "--no-think")["prompt_ids"]
     assert_one_line_error_after_memory(calla("run", TINY, "", "--raw"), 1, "prompt is empty")
-
-
-def assert_one_line_error_after_memory(result, code, *words):
-    result.err = "\n".join(line for line in result.err.splitlines() if "memory:" not in line)
-    assert_one_line_error(result, code, *words)
 
 
 def test_row_74_ends_by_itself_without_showing_the_token():
@@ -378,7 +379,8 @@ def test_row_16_system_message_later(tmp_path):
 @pytest.mark.parametrize("option", ["--tools", "--messages"])
 @pytest.mark.parametrize("text, words", [
     ("[{", ["not JSON"]), ("{}", ["array"]), ("3", ["array"]), ("", ["not JSON"]),
-    ("[1]", ["[0]"]), ("[" * 100_000, ["not JSON"]), ("[\"\xff\"]", ["not JSON"]), ("[\0]", ["NUL"]),
+    ("[1]", ["[0]"]), ("[" * 100_000, ["not JSON"]), ("[\"\xff\"]", ["not JSON"]),
+    ("[\0]", ["NUL"]),
 ])
 def test_broken_files(tmp_path, option, text, words):
     path = tmp_path / "broken.json"
