@@ -64,3 +64,10 @@ def pytest_addoption(parser):
 @pytest.fixture
 def full(request):
     return request.config.getoption("--full")
+
+
+def pytest_make_parametrize_id(val):
+    """Long texts get short names: pytest puts a test's name into the environment of what it starts."""
+    if isinstance(val, str) and len(val) > 80:
+        return f"{val[:40]}…{len(val)}"
+    return None
