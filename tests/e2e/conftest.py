@@ -68,6 +68,6 @@ def full(request):
 
 def pytest_make_parametrize_id(val):
     """Long texts get short names: pytest puts a test's name into the environment of what it starts."""
-    if isinstance(val, str) and len(val) > 80:
-        return f"{val[:40]}…{len(val)}"
+    if isinstance(val, (str, bytes)) and len(val) > 80:
+        return f"{val[:40]!r}…{len(val)}"
     return None
