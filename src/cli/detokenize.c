@@ -1,12 +1,7 @@
 /* calla detokenize: {"ids":[…],"skip_special":bool,"stream":bool} to {"text":"…"}, or to
  * {"pieces":[…]} with what each id and the end give. */
-#include <stdio.h>
-
 #include "base/json.h"
-#include "cli/command.h"
-#include "cli/jsonl.h"
-#include "cli/options.h"
-#include "text/tokenizer.h"
+#include "cli/filter.h"
 
 /* The id as the tokenizer numbers them; -1, which no token has, for all that are out of range. */
 static enum status read_id(const json_t *ids, size_t index, int32_t *id, struct error *error)
@@ -66,18 +61,12 @@ static enum status detokenize_line(void *context, const json_t *line, struct byt
 
 static int run(int argc, char **argv)
 {
-    const struct option options[] = {{0}};
     const char *model;
-    int code = options_parse(&command_detokenize, argc, argv, options, &model, 1, 1);
+    struct tokenizer *tokenizer;
+    int code = filter_open(&command_detokenize, argc, argv, &model, &tokenizer);
     if (code >= 0)
         return code;
-    struct tokenizer *tokenizer;
-    struct error error;
-    if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
-        return command_failed(&error);
-    code = jsonl_run(detokenize_line, tokenizer);
-    tokenizer_close(tokenizer);
-    return code;
+    return filter_run(tokenizer, detokenize_line);
 }
 
 const struct command command_detokenize = {

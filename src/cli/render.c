@@ -4,9 +4,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
-#include "cli/command.h"
-#include "cli/jsonl.h"
-#include "cli/options.h"
+#include "cli/filter.h"
 #include "library/template_check.h"
 #include "text/template.h"
 
@@ -29,10 +27,9 @@ static enum status answer(const struct prompt *prompt, const struct tokenizer *t
     if (status == STATUS_OK) {
         bytes_append_text(out, "{\"text\": ");
         json_print_string(prompt->text.data, prompt->text.length, out);
-        bytes_append_text(out, ", \"ids\": [");
-        for (size_t i = 0; i < ids.length; i++)
-            bytes_format(out, "%s%d", i ? ", " : "", ids.data[i]);
-        bytes_append_text(out, "]}");
+        bytes_append_text(out, ", \"ids\": ");
+        filter_print_ids(ids.data, ids.length, out);
+        bytes_append_byte(out, '}');
     }
     token_list_clear(&ids);
     return status;
@@ -65,20 +62,15 @@ static enum status render_line(void *context, const json_t *line, struct bytes *
 
 static int run(int argc, char **argv)
 {
-    static const struct option options[] = {{.name = NULL}};
     const char *model;
-    int code = options_parse(&command_render, argc, argv, options, &model, 1, 1);
+    struct tokenizer *tokenizer;
+    int code = filter_open(&command_render, argc, argv, &model, &tokenizer);
     if (code >= 0)
         return code;
-    struct tokenizer *tokenizer;
-    struct error error;
-    if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
-        return command_failed(&error);
-    if (template_differs(model, &error))
-        fprintf(stderr, "calla: %s\n", error.message);
-    code = jsonl_run(render_line, tokenizer);
-    tokenizer_close(tokenizer);
-    return code;
+    struct error note;
+    if (template_differs(model, &note))
+        fprintf(stderr, "calla: %s\n", note.message);
+    return filter_run(tokenizer, render_line);
 }
 
 const struct command command_render = {

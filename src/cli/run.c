@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "calla.h"
+#include "cli/filter.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "text/json_text.h"
@@ -234,14 +235,6 @@ static const char *const finish_names[] = {
     [CALLA_FINISH_CANCELLED] = "cancelled",
 };
 
-static void print_ids(struct bytes *out, const char *name, const int32_t *ids, int32_t n)
-{
-    bytes_format(out, ", \"%s\": [", name);
-    for (int32_t i = 0; i < n; i++)
-        bytes_format(out, "%s%d", i ? ", " : "", ids[i]);
-    bytes_append_byte(out, ']');
-}
-
 static int print_json(struct run *run, const struct calla_result *result)
 {
     struct bytes out = {0};
@@ -252,8 +245,10 @@ static int print_json(struct run *run, const struct calla_result *result)
     bytes_append_text(&out, ", \"tool_calls\": [");
     bytes_append(&out, run->calls.data, run->call_start);
     bytes_format(&out, "], \"finish\": \"%s\"", finish_names[result->finish]);
-    print_ids(&out, "prompt_ids", result->prompt_ids, result->prompt_tokens);
-    print_ids(&out, "ids", result->completion_ids, result->completion_tokens);
+    bytes_append_text(&out, ", \"prompt_ids\": ");
+    filter_print_ids(result->prompt_ids, (size_t)result->prompt_tokens, &out);
+    bytes_append_text(&out, ", \"ids\": ");
+    filter_print_ids(result->completion_ids, (size_t)result->completion_tokens, &out);
     bytes_format(&out,
                  ", \"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, "
                  "\"reasoning_tokens\": %d}, \"timings\": {\"load_seconds\": %.6f, "

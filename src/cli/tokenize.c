@@ -1,10 +1,5 @@
 /* calla tokenize: {"text":"…","special":bool} to {"ids":[…]}, line by line. */
-#include <stdio.h>
-
-#include "cli/command.h"
-#include "cli/jsonl.h"
-#include "cli/options.h"
-#include "text/tokenizer.h"
+#include "cli/filter.h"
 
 static enum status tokenize_line(void *context, const json_t *line, struct bytes *out,
                                  struct error *error)
@@ -17,10 +12,9 @@ static enum status tokenize_line(void *context, const json_t *line, struct bytes
     if (status == STATUS_OK)
         status = tokenizer_encode(context, &span, 1, &ids, error);
     if (status == STATUS_OK) {
-        bytes_append_text(out, "{\"ids\": [");
-        for (size_t i = 0; i < ids.length; i++)
-            bytes_format(out, i ? ", %d" : "%d", ids.data[i]);
-        bytes_append_text(out, "]}");
+        bytes_append_text(out, "{\"ids\": ");
+        filter_print_ids(ids.data, ids.length, out);
+        bytes_append_byte(out, '}');
     }
     token_list_clear(&ids);
     return status;
@@ -28,18 +22,12 @@ static enum status tokenize_line(void *context, const json_t *line, struct bytes
 
 static int run(int argc, char **argv)
 {
-    const struct option options[] = {{0}};
     const char *model;
-    int code = options_parse(&command_tokenize, argc, argv, options, &model, 1, 1);
+    struct tokenizer *tokenizer;
+    int code = filter_open(&command_tokenize, argc, argv, &model, &tokenizer);
     if (code >= 0)
         return code;
-    struct tokenizer *tokenizer;
-    struct error error;
-    if (tokenizer_open_model(model, &tokenizer, &error) != STATUS_OK)
-        return command_failed(&error);
-    code = jsonl_run(tokenize_line, tokenizer);
-    tokenizer_close(tokenizer);
-    return code;
+    return filter_run(tokenizer, tokenize_line);
 }
 
 const struct command command_tokenize = {
