@@ -1,7 +1,8 @@
 /* NFC in small stretches. A code point without UNICODE_NFC_CHANGES never joins what stands before
  * it, so only runs of code points with that bit, together with the one before them when it has
- * UNICODE_NFC_BASE, need utf8proc; all else is copied. Code points newer than Unicode 9.0 have neither
- * bit and never reach utf8proc, nor does U+11A7, which utf8proc 2.8 loses after a syllable. */
+ * UNICODE_NFC_BASE, need utf8proc; all else is copied. Code points newer than Unicode 9.0 have
+ * neither bit and never reach utf8proc, nor does U+11A7, which utf8proc 2.8 loses after a syllable.
+ */
 #include "text/unicode.h"
 
 #include <stdlib.h>

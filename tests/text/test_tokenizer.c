@@ -302,12 +302,12 @@ static void span_borders(void **state)
     assert_spans(tokenizer, marks, 2, &whole);
     token_list_clear(&whole);
 
-    static const char word[] = "x<|im_end|>y";
-    whole = encode_text(tokenizer, word, 12, false);
+    const char *control = "x<|im_end|>y";
+    whole = encode_text(tokenizer, control, 12, false);
     for (size_t cut = 2; cut < 11; cut++)
         for (int trust = 0; trust < 4; trust++) {
-            const struct text_span spans[] = {{word, cut, trust & 1},
-                                              {word + cut, 12 - cut, trust & 2}};
+            const struct text_span spans[] = {{control, cut, trust & 1},
+                                              {control + cut, 12 - cut, trust & 2}};
             assert_spans(tokenizer, spans, 2, &whole);
         }
     token_list_clear(&whole);
