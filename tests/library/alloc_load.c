@@ -30,13 +30,17 @@ static enum status give(enum calla_status status, const struct calla_error *from
                      from->message);
 }
 
+/* `messages` or a raw prompt, which is shorter. */
 static enum calla_status ask(struct calla_model *model, struct calla_session *session,
-                             calla_callback *callback, void *context, struct calla_error *error)
+                             const char *messages, calla_callback *callback, void *context,
+                             struct calla_error *error)
 {
     struct calla_request request;
     struct calla_result result;
     calla_request_init(model, &request);
-    request.messages = "[{\"role\": \"user\", \"content\": \"Hi\"}]";
+    request.messages = messages;
+    request.prompt = messages ? NULL : "Hi";
+    request.prompt_length = messages ? 0 : 2;
     request.temperature = 0.5; /* the sampler's own memory, and penalties need the full row */
     request.presence_penalty = 1;
     request.stop = (const char *const[]){"never seen"};
@@ -55,7 +59,8 @@ static enum status load_and_generate(void *context, struct error *error)
     if (status == CALLA_OK)
         status = calla_session_new(model, &session, &problem);
     if (status == CALLA_OK)
-        status = ask(model, session, NULL, NULL, &problem);
+        status = ask(model, session, "[{\"role\": \"user\", \"content\": \"Hi\"}]", NULL, NULL,
+                     &problem);
     calla_session_free(session);
     calla_close(model);
     return give(status, &problem, error);
@@ -84,7 +89,7 @@ static void session_survives(void **state)
     struct bytes wanted = {0};
     assert_int_equal(calla_open("models/tiny", &options, &model, &problem), CALLA_OK);
     assert_int_equal(calla_session_new(model, &session, &problem), CALLA_OK);
-    assert_int_equal(ask(model, session, collect, &wanted, &problem), CALLA_OK);
+    assert_int_equal(ask(model, session, NULL, collect, &wanted, &problem), CALLA_OK);
     assert_true(wanted.length > 0);
     calla_session_free(session);
     size_t n = 0;
@@ -92,11 +97,11 @@ static void session_survives(void **state)
         n++; /* with a new session each time: one that has answered holds its memory already */
         assert_int_equal(calla_session_new(model, &session, &problem), CALLA_OK);
         alloc_start(n, n);
-        enum calla_status status = ask(model, session, NULL, NULL, &problem);
+        enum calla_status status = ask(model, session, NULL, NULL, NULL, &problem);
         failing = alloc_stop() >= n;
         assert_true(failing || status == CALLA_OK);
         struct bytes found = {0};
-        enum calla_status after = ask(model, session, collect, &found, &problem);
+        enum calla_status after = ask(model, session, NULL, collect, &found, &problem);
         if (after != CALLA_OK)
             fail_msg("after allocation %zu failed: %s", n, problem.message);
         assert_int_equal(found.length, wanted.length);
