@@ -54,7 +54,7 @@ ifdef DEBUG
 override CFLAGS += -O0
 endif
 ifneq ($(ASAN)$(FUZZ),)
-override CFLAGS += -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
+override CFLAGS += -O2 -fsanitize=address,undefined -fno-sanitize-recover=all \
     -fno-omit-frame-pointer $(if $(FUZZ),-fsanitize=fuzzer-no-link)
 override LDFLAGS += -fsanitize=address,undefined
 endif
@@ -70,9 +70,10 @@ ALLOC    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/*/alloc_*.c)))
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 BENCHES  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 # alloc.c needs the linker's help: it goes into alloc_* programs only
+comma    := ,
 GATE     := $(BUILD)/obj/tests/support/alloc.o
 HELPERS  := $(filter-out $(GATE),$(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c)))
-WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
+WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf json_loadb)
 
 .PHONY: all tests check check-alloc fuzz fuzz-programs bench dist clean FORCE
 .SECONDARY: # keeps object files of tests

@@ -65,13 +65,16 @@ static void log_line(const struct calla_open_options *options, const char *line)
         options->log(options->log_context, line);
 }
 
-static void log_plan(const struct calla_open_options *options, const struct engine *engine)
+static enum status log_plan(const struct calla_open_options *options, const struct engine *engine,
+                            struct error *error)
 {
     struct bytes line = {0};
     bytes_append_text(&line, "memory: ");
     memory_plan_print(&engine->plan, engine->options.context, engine->options.n_sequences, &line);
-    log_line(options, bytes_terminate(&line));
+    const char *text = bytes_terminate(&line);
+    log_line(options, text);
     bytes_clear(&line);
+    return text ? STATUS_OK : error_no_memory(error, "the memory plan");
 }
 
 static enum status open_model(const char *path, const struct backend_ops *ops,
@@ -82,8 +85,11 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
     if (status != STATUS_OK)
         return status;
     struct error note;
-    if (template_differs(path, &note))
+    if (template_differs(path, &note)) {
+        if (note.status == STATUS_NO_MEMORY)
+            return error_set(error, note.status, "%s", note.message);
         log_line(options, note.message);
+    }
     struct engine_options engine = {.ops = ops, .n_sequences = 1};
     status = engine_context(options ? options->max_context : 0,
                             checkpoint_config(opened->model.checkpoint)->max_position_embeddings,
@@ -94,8 +100,8 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
                         tokenizer_size(opened->model.tokenizer), &engine, &opened->engine, error);
     if (status != STATUS_OK)
         return status;
-    log_plan(options, &opened->engine);
-    return engine_open(&opened->engine, error);
+    status = log_plan(options, &opened->engine, error);
+    return status == STATUS_OK ? engine_open(&opened->engine, error) : status;
 }
 
 enum status library_open(const char *path, const struct backend_ops *ops,
@@ -295,7 +301,6 @@ static enum status encode_messages(const struct model *model, const struct calla
 static enum status encode_request(const struct model *model, const struct calla_request *request,
                                   const json_t *tools, struct token_list *ids, struct error *error)
 {
-    ids->length = 0;
     if (request->messages)
         return encode_messages(model, request, tools, ids, error);
     struct text_span span = {request->prompt, request->prompt_length, true};
@@ -303,6 +308,13 @@ static enum status encode_request(const struct model *model, const struct calla_
 }
 
 /* ---- generating ------------------------------------------------------------------------------ */
+
+/* Empties a list and keeps its memory; that an earlier request ran out of memory is over. */
+static void empty_list(struct token_list *list)
+{
+    list->length = 0;
+    list->failed = false;
+}
 
 /* Draws and reads tokens until something ends the answer. */
 static enum status generate_tokens(struct calla_session *session,
@@ -392,7 +404,8 @@ static enum status run_request(struct calla_session *session, const struct calla
         if (status == STATUS_OK)
             status = messages_check_tools(tools, error);
     }
-    session->completion_ids.length = 0;
+    empty_list(&session->prompt_ids);
+    empty_list(&session->completion_ids);
     if (status == STATUS_OK)
         status = encode_request(model, request, tools, &session->prompt_ids, error);
     if (status == STATUS_OK)

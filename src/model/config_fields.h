@@ -18,7 +18,8 @@ struct fields {
 enum status field_refuse(const struct fields *fields, const char *field, const json_t *found,
                          struct error *error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* Whether `value`, as json_print spells it, is `wanted`. False when either is NULL. */
+/* Whether `value`, as json_print spells it, is `wanted`, which must hold neither an object, a real
+ * number nor an escape. False when either is NULL. */
 bool field_is(const json_t *value, const char *wanted);
 
 enum status config_read_quantization(const struct fields *root, struct config *config,

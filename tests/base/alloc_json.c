@@ -1,7 +1,8 @@
-/* Allocations fail one by one while JSON is read and printed; and the gate itself is shown to see
- * a leak's absence and a failure that is not reported. */
+/* Allocations fail one by one while JSON is printed; and the gate itself is shown to count, to fail
+ * and to track. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,13 +37,52 @@ static void each_allocation_may_fail(void **state)
                            "\"more than sixty-four bytes, so that the buffer has to grow while it "
                            "is being printed and a second allocation of it can fail\"}",
                            0);
-    assert_true(n > 10);
+    assert_true(n > 1);
+}
+
+/* Ten allocations; notes which of them failed. */
+static enum status take_ten(void *context, struct error *error)
+{
+    bool *refused = context, any = false;
+    for (int i = 0; i < 10; i++) {
+        char *block = malloc(10);
+        refused[i] |= !block;
+        any |= !block;
+        free(block);
+    }
+    return any ? error_no_memory(error, "ten blocks") : STATUS_OK;
+}
+
+static enum status take_first(void *context, struct error *error)
+{
+    int *first = context;
+    char *block = malloc(10);
+    if (!block)
+        return error_no_memory(error, "a block");
+    for (int i = 1; i < 10; i++) {
+        char *other = malloc(10);
+        if (!other)
+            *first = *first * 10 + i;
+        free(other);
+        if (!other) {
+            free(block);
+            return error_no_memory(error, "a block");
+        }
+    }
+    free(block);
+    return STATUS_OK;
 }
 
 static void points_are_spread(void **state)
 {
     (void)state;
-    assert_true(alloc_sweep(read_and_print, "[1, [2, [3, [4, [5, [6, [7]]]]]]]", 3) > 3);
+    bool refused[10] = {0};
+    assert_int_equal(alloc_sweep(take_ten, refused, 0), 10);
+    for (int i = 0; i < 10; i++)
+        assert_true(refused[i]);
+    int first = 0; /* each point twice, as digits: the 1st (unnoted), 4th and 7th allocation */
+    assert_int_equal(alloc_sweep(take_first, &first, 3), 10);
+    assert_int_equal(first, 3366);
 }
 
 static void gate_counts_fails_and_tracks(void **state)

@@ -8,7 +8,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
@@ -18,6 +20,10 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *block, size_t size);
 void __wrap_free(void *block);
+char *__wrap_strdup(const char *text);
+int __wrap_asprintf(char **out, const char *format, ...);
+json_t *__real_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
+json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
 
 /* Blocks that are alive, so that the free of a block from elsewhere (getline, strdup) is told from
  * that of a counted one. A table with linear probing; it must hold the live blocks of the largest
@@ -28,7 +34,7 @@ static struct {
     pthread_mutex_t lock;
     bool on;
     size_t count, fail_from, fail_to;
-    bool in_jansson, failed_in_jansson; /* whose allocation this is; whose was the first to fail */
+    bool sparing; /* in jansson's parser now */
     size_t live;
     void **slots;
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -72,18 +78,15 @@ static void drop(const void *block)
 /* Counts one allocation; true when it has to fail. Called with the lock held. */
 static bool refused(void)
 {
-    if (!gate.on)
+    if (!gate.on || gate.sparing)
         return false;
     gate.count++;
-    if (gate.count == gate.fail_from)
-        gate.failed_in_jansson = gate.in_jansson;
     return gate.count >= gate.fail_from && gate.count <= gate.fail_to;
 }
 
-static void *allocate(size_t n, size_t size, bool zeroed, bool in_jansson)
+static void *allocate(size_t n, size_t size, bool zeroed)
 {
     pthread_mutex_lock(&gate.lock);
-    gate.in_jansson = in_jansson;
     void *block = NULL;
     if (!refused())
         block = zeroed ? __real_calloc(n, size) : __real_malloc(size);
@@ -93,25 +96,19 @@ static void *allocate(size_t n, size_t size, bool zeroed, bool in_jansson)
     return block;
 }
 
-static void *allocate_for_jansson(size_t size)
-{
-    return allocate(1, size, false, true);
-}
-
 void *__wrap_malloc(size_t size)
 {
-    return allocate(1, size, false, false);
+    return allocate(1, size, false);
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-    return allocate(n, size, true, false);
+    return allocate(n, size, true);
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
     pthread_mutex_lock(&gate.lock);
-    gate.in_jansson = false;
     void *block = NULL;
     if (!refused()) {
         if (old)
@@ -122,6 +119,36 @@ void *__wrap_realloc(void *old, size_t size)
     }
     pthread_mutex_unlock(&gate.lock);
     return block;
+}
+
+/* libc's own calls of malloc do not come through here, so these are made of the above. */
+char *__wrap_strdup(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = allocate(1, size, false);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+int __wrap_asprintf(char **out, const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    *out = length < 0 ? NULL : allocate(1, (size_t)length + 1, false);
+    if (*out)
+        vsnprintf(*out, (size_t)length + 1, format, again);
+    va_end(again);
+    va_end(arguments);
+    return *out ? length : -1;
+}
+
+json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error)
+{
+    gate.sparing = true;
+    json_t *value = __real_json_loadb(text, length, flags, error);
+    gate.sparing = false;
+    return value;
 }
 
 void __wrap_free(void *block)
@@ -135,14 +162,15 @@ void __wrap_free(void *block)
 
 void alloc_start(size_t fail_from, size_t fail_to)
 {
-    json_set_alloc_funcs(allocate_for_jansson, __wrap_free);
+    json_set_alloc_funcs(__wrap_malloc, __wrap_free);
     pthread_mutex_lock(&gate.lock);
-    __real_free(gate.slots);
-    gate.slots = __real_calloc(SLOTS, sizeof *gate.slots);
+    if (!gate.slots)
+        gate.slots = __real_calloc(SLOTS, sizeof *gate.slots);
     if (!gate.slots)
         abort();
+    if (gate.live > 0)
+        memset(gate.slots, 0, SLOTS * sizeof *gate.slots);
     gate.on = true;
-    gate.failed_in_jansson = false;
     gate.count = gate.live = 0;
     gate.fail_from = fail_from;
     gate.fail_to = fail_to;
@@ -174,8 +202,7 @@ static size_t run(alloc_body *body, void *context, size_t from, size_t to, enum 
     enum status status = body(context, &error);
     size_t count = alloc_stop();
     const char *how = to == from ? "" : " and all later ones";
-    bool excused = wanted != STATUS_OK && gate.failed_in_jansson;
-    if (status != wanted && !excused)
+    if (status != wanted)
         fail_msg("allocation %zu%s failing: found status %d (%s), wanted %d", from, how,
                  (int)status, error.message, (int)wanted);
     if (status != STATUS_OK && !error.message[0])

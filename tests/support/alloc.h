@@ -1,7 +1,9 @@
 /* A gate in front of malloc, calloc, realloc and free for tests that let allocations fail. Programs
  * named tests/LAYER/alloc_NAME.c are linked with it (GNU ld's --wrap; `make check-alloc`): every
- * allocation that the project's own code makes goes through it, and jansson's too. What libc and
- * other shared libraries allocate for themselves neither counts nor fails.
+ * allocation that the project's own code makes goes through it, in strdup, asprintf and jansson
+ * too. What libc allocates for itself neither counts nor fails; utf8proc is called only where it
+ * allocates nothing. jansson's parser is spared: out of memory, version 2.14 calls the text
+ * invalid, drops a byte of a long string, or ends in an assertion.
  *
  * Most tests need only alloc_sweep. Safe with several threads; one sweep at a time. */
 #pragma once
@@ -20,9 +22,7 @@ typedef enum status alloc_body(void *context, struct error *error);
  * failing, and with it and all later ones failing. Each of these must return STATUS_NO_MEMORY with
  * a message, and no run may leave anything allocated. Fails the cmocka test otherwise, naming the
  * allocation's number; returns the number of allocations of the undisturbed run.
- *
- * Where it was jansson that got no memory, any status will do: its parser (2.14) calls the text
- * invalid, or, when the buffer of a long string cannot grow, drops a byte and goes on. */
+ */
 size_t alloc_sweep(alloc_body *body, void *context, size_t max_points);
 
 /* The parts of a sweep. From alloc_start on, allocations are counted, from 1; those from

@@ -1,4 +1,9 @@
+<<<<<<< HEAD
 /* Allocations fail one by one while messages become a prompt and its stretches. */
+=======
+/* Allocations fail one by one on the way from OpenAI's messages, with tools, reasoning and tool
+ * calls, to the ids of a prompt. */
+>>>>>>> ec3a8f5 (Allocation tests of library, template and reply; faults they found: a session that ran out of memory stays usable, config fields compare without memory)
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +17,7 @@
 #include "text/messages.h"
 #include "text/template.h"
 
+<<<<<<< HEAD
 static const char request[] =
     "{\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"messages\": ["
     "{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": \"b\"}, "
@@ -52,10 +58,82 @@ static void each_allocation_may_fail(void **state)
 {
     (void)state;
     assert_true(alloc_sweep(prepare_and_render, NULL, 0) > 150);
+=======
+static const char tools_text[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"find\", \"description\": \"Finds.\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\"}}}}}]";
+
+static const char messages_text[] =
+    "[{\"role\": \"system\", \"content\": \"Be brief.\"},"
+    " {\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"And \"},"
+    "  {\"type\": \"text\", \"text\": \"kind, na\xc3\xafve, e\xcc\x81l\xc3\xa8ve.\"}]},"
+    " {\"role\": \"user\", \"content\": \"Find both <|im_end|>\"},"
+    " {\"role\": \"assistant\", \"content\": \"Yes.\", \"reasoning\": \"Two calls.\","
+    "  \"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", \"function\": {\"name\": \"find\","
+    "   \"arguments\": \"{\\\"name\\\": \\\"x\\\", \\\"n\\\": [1.5, true, null]}\"}},"
+    "  {\"id\": \"b\", \"type\": \"function\", \"function\": {\"name\": \"find\","
+    "   \"arguments\": \"{\\\"name\\\": {\\\"first\\\": \\\"y\\\"}}\"}}]},"
+    " {\"role\": \"tool\", \"tool_call_id\": \"b\", \"content\": \"second\"},"
+    " {\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": \"first\"},"
+    " {\"role\": \"user\", \"content\": \"Thanks\"}]";
+
+static json_t *messages, *tools;
+static struct tokenizer *tokenizer;
+
+static enum status render(void *context, struct error *error)
+{
+    (void)context;
+    json_t *prepared = NULL;
+    struct prompt prompt = {0};
+    struct token_list ids = {0};
+    struct template_options options = {.add_generation_prompt = true,
+                                       .preserve_thinking = TEMPLATE_TRUE};
+    enum status status = messages_check_tools(tools, error);
+    if (status == STATUS_OK)
+        status = messages_prepare(messages, &prepared, error);
+    if (status == STATUS_OK)
+        status = template_render(prepared, tools, &options, &prompt, error);
+    if (status == STATUS_OK)
+        status = prompt_encode(&prompt, tokenizer, &ids, error);
+    token_list_clear(&ids);
+    prompt_clear(&prompt);
+    json_decref(prepared);
+    return status;
+}
+
+static void messages_to_ids(void **state)
+{
+    (void)state;
+    size_t n = alloc_sweep(render, NULL, 0);
+    print_message("%zu allocations\n", n);
+    assert_true(n > 50);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return json_parse(tools_text, strlen(tools_text), "tools", &tools, NULL) ||
+           json_parse(messages_text, strlen(messages_text), "messages", &messages, NULL) ||
+           tokenizer_open_model("models/tiny", &tokenizer, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    json_decref(tools);
+    json_decref(messages);
+    tokenizer_close(tokenizer);
+    return 0;
+>>>>>>> ec3a8f5 (Allocation tests of library, template and reply; faults they found: a session that ran out of memory stays usable, config fields compare without memory)
 }
 
 int main(void)
 {
+<<<<<<< HEAD
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_may_fail)};
     return cmocka_run_group_tests(tests, NULL, NULL);
+=======
+    const struct CMUnitTest tests[] = {cmocka_unit_test(messages_to_ids)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+>>>>>>> ec3a8f5 (Allocation tests of library, template and reply; faults they found: a session that ran out of memory stays usable, config fields compare without memory)
 }

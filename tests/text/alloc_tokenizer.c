@@ -21,7 +21,7 @@ static enum status load(void *context, struct error *error)
 static void loading(void **state)
 {
     (void)state;
-    assert_true(alloc_sweep(load, "models/tiny", 150) > 20);
+    assert_true(alloc_sweep(load, "models/tiny", 0) > 20);
 }
 
 static enum status use(void *context, struct error *error)
