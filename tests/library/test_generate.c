@@ -202,6 +202,30 @@ static void test_row_53_stop_strings(void **state)
     check(&request, "it ends in nev", "C:it ends in nev", CALLA_FINISH_STOP);
 }
 
+/* Text that begins a long stop string can hold a whole short one: it counts once the long one has
+ * not come, be it that the answer ends or that a call follows. */
+static void test_row_53_stop_inside_another(void **state)
+{
+    (void)state;
+    struct calla_request request = new_request();
+    const char *stop[] = {"abcd", "bc"};
+    request.thinking = CALLA_THINKING_OFF;
+    request.stop = stop;
+    request.n_stop = 2;
+    request.tools = TOOLS;
+    check(&request, "x abc", "C:x a", CALLA_FINISH_STOP);
+    check(&request, "x abce", "C:x a", CALLA_FINISH_STOP);
+    check(&request, "x abcd", "C:x ", CALLA_FINISH_STOP);
+    check(&request, "abc<tool_call>\n<function=f>\n</function>\n</tool_call>", "C:a",
+          CALLA_FINISH_STOP);
+    struct seen seen = {0};
+    struct calla_result result;
+    assert_int_equal(generate(&request, "abc", true, &seen, &result), CALLA_OK);
+    request.max_tokens = result.completion_tokens - 1; /* the limit comes with the stop string */
+    check(&request, "abc", "C:a", CALLA_FINISH_STOP);
+    bytes_clear(&seen.text);
+}
+
 /* A stop string counts in the content only, not in reasoning and tool calls. */
 static void test_row_55_stop_in_thought(void **state)
 {
@@ -414,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_tags_are_ids),
         cmocka_unit_test(test_row_39_cut_in_thought),
         cmocka_unit_test(test_row_53_stop_strings),
+        cmocka_unit_test(test_row_53_stop_inside_another),
         cmocka_unit_test(test_row_55_stop_in_thought),
         cmocka_unit_test(test_row_74_stop_tokens),
         cmocka_unit_test(test_raw),
