@@ -83,11 +83,11 @@ void output_push(struct output *output, int32_t token)
 {
     for (int tag = 0; output->parser && tag < REPLY_N_TAGS; tag++)
         if (token == output->tag_ids[tag]) {
-            if (tag == REPLY_THINK_CLOSE)
-                output->in_reasoning = false;
             detokenizer_finish(&output->detokenizer, &output->piece);
             pass_piece(output);
             reply_push_tag(output->parser, tag);
+            if (tag == REPLY_THINK_CLOSE) /* last: the tag may bring out text that was held */
+                output->in_reasoning = false;
             return;
         }
     if (output->in_reasoning)

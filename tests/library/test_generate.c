@@ -188,6 +188,24 @@ static void test_row_39_cut_in_thought(void **state)
     bytes_clear(&seen.text);
 }
 
+/* What </think> brings out was thought before it: the tokens after it are none. */
+static void test_row_43_text_held_until_the_end_of_thought(void **state)
+{
+    (void)state;
+    struct calla_request request = new_request();
+    request.tools = TOOLS;
+    struct seen seen[2] = {0};
+    struct calla_result results[2];
+    const char *const outputs[] = {"hm</think>\n\n \nyes", "hm<tool_call></think>\n\n \nyes"};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(generate(&request, outputs[i], true, &seen[i], &results[i]), CALLA_OK);
+    assert_string_equal(seen[1].text.data, "R:hm<tool_call>C: \nyes");
+    assert_true(results[0].reasoning_tokens > 0);
+    assert_int_equal(results[1].reasoning_tokens, results[0].reasoning_tokens);
+    for (int i = 0; i < 2; i++)
+        bytes_clear(&seen[i].text);
+}
+
 static void test_row_53_stop_strings(void **state)
 {
     (void)state;
@@ -437,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_tool_call),
         cmocka_unit_test(test_tags_are_ids),
         cmocka_unit_test(test_row_39_cut_in_thought),
+        cmocka_unit_test(test_row_43_text_held_until_the_end_of_thought),
         cmocka_unit_test(test_row_53_stop_strings),
         cmocka_unit_test(test_row_53_stop_inside_another),
         cmocka_unit_test(test_row_55_stop_in_thought),
