@@ -244,7 +244,7 @@ static enum status check_request(const struct calla_request *r, struct error *er
         {"max_tokens", r->max_tokens, 0, INT32_MAX},
         {"temperature", r->temperature, 0, 100},
         {"top_k", r->top_k, 0, INT32_MAX},
-        {"top_p", r->top_p, 1e-9, 1},
+        {"top_p", r->top_p, TOP_P_MIN, 1},
         {"min_p", r->min_p, 0, 1},
         {"presence_penalty", r->presence_penalty, -2, 2},
         {"frequency_penalty", r->frequency_penalty, -2, 2},

@@ -295,7 +295,7 @@ static enum status read_generation(const struct fields *fields, struct config *c
     }
     enum status status = read_real(fields, "temperature", 0, 100, &config->temperature, error);
     if (status == STATUS_OK)
-        status = read_real(fields, "top_p", 0, 1, &config->top_p, error);
+        status = read_real(fields, "top_p", TOP_P_MIN, 1, &config->top_p, error);
     if (status == STATUS_OK)
         status = read_real(fields, "top_k", 0, INT32_MAX, &top_k, error);
     if (status == STATUS_OK && top_k != floor(top_k))
