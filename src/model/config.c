@@ -402,17 +402,18 @@ enum status config_open(const char *folder, struct config *config, struct error 
     char *path = path_join(folder, "config.json");
     char *generation_path = path_join(folder, "generation_config.json");
     struct file_map map = {0}, generation = {0};
-    struct stat info;
     if (!path || !generation_path)
         status = error_no_memory(error, folder);
     if (status == STATUS_OK)
         status = map_small(path, &map, error);
-    if (status == STATUS_OK && stat(generation_path, &info) == 0)
+    bool has_generation = generation_path && !file_is_absent(generation_path);
+    if (status == STATUS_OK && has_generation)
         status = map_small(generation_path, &generation, error);
+    const char *generation_json = generation.data ? (const char *)generation.data : "";
     if (status == STATUS_OK)
         status = config_parse(map.data ? (const char *)map.data : "", map.size, path,
-                              (const char *)generation.data, generation.size, generation_path,
-                              config, error);
+                              has_generation ? generation_json : NULL, generation.size,
+                              generation_path, config, error);
     file_map_close(&map);
     file_map_close(&generation);
     free(path);
