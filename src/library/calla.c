@@ -231,8 +231,8 @@ static enum status check_range(const char *name, double value, double low, doubl
 {
     if (value >= low && value <= high) /* false for NaN */
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: found %g, wanted %g to %g", name, value, low,
-                     high);
+    return error_set(error, STATUS_INVALID, "%s: found %.10g, wanted %.10g to %.10g", name, value,
+                     low, high);
 }
 
 static enum status check_request(const struct calla_request *r, struct error *error)

@@ -387,6 +387,8 @@ static enum status map_small(const char *path, struct file_map *map, struct erro
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
+    if (!folder[0]) /* FOLDER/NAME would be a file of the root folder */
+        return error_set(error, STATUS_INVALID, "model: found an empty path, wanted a folder");
     if (stat(folder, &info) == 0 && !S_ISDIR(info.st_mode))
         return error_set(error, STATUS_INVALID,
                          "%s: found a file, wanted the folder of an MLX checkpoint", folder);
