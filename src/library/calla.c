@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "engine/engine.h"
 #include "library/model.h"
 #include "library/open.h"
@@ -261,6 +262,9 @@ static enum status check_request(const struct calla_request *r, struct error *er
     for (int i = 0; i < r->n_stop; i++)
         if (!r->stop[i][0])
             return error_set(error, STATUS_INVALID, "stop: found an empty string");
+        else if (utf8_valid_length(r->stop[i], strlen(r->stop[i])) != strlen(r->stop[i]))
+            return error_set(error, STATUS_INVALID, "stop: found '%s', which is not UTF-8",
+                             r->stop[i]); /* it could cut a character in two */
     return STATUS_OK;
 }
 

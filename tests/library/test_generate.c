@@ -426,6 +426,8 @@ static void test_bad_requests(void **state)
     r.stop = empty;
     r.n_stop = 1;
     refuse(r, CALLA_INVALID, "stop");
+    empty[0] = "\xa9"; /* half an é */
+    refuse(r, CALLA_INVALID, "not UTF-8");
     r = new_request();
     r.messages = "[{\"role\": \"robot\", \"content\": \"Hi\"}]";
     refuse(r, CALLA_INVALID, "role");
