@@ -13,7 +13,7 @@
  *   calla_session_free(session);
  *   calla_close(model);
  *
- * Threads: one thread at a time uses a model and its sessions; calla_cancel may be called from any
+ * Threads: one thread at a time uses a model and its session; calla_cancel may be called from any
  * thread or signal handler. The library never exits the process, writes to no descriptor and
  * installs no signal handler. All texts are UTF-8. */
 #ifndef CALLA_H
@@ -61,9 +61,11 @@ struct calla_open_options {
  * mapped files. options may be NULL. On failure *model is NULL. */
 enum calla_status calla_open(const char *path, const struct calla_open_options *options,
                              struct calla_model **model, struct calla_error *error);
-/* Frees the model; its sessions must be freed before. NULL is allowed. */
+/* Frees the model; its session must be freed before. NULL is allowed. */
 void calla_close(struct calla_model *model);
 
+/* A model has one session at a time (its memory plan is made for one); CALLA_INVALID for a second.
+ * On failure *session is NULL. */
 enum calla_status calla_session_new(struct calla_model *model, struct calla_session **session,
                                     struct calla_error *error);
 void calla_session_free(struct calla_session *session); /* NULL is allowed */

@@ -5,6 +5,8 @@
  * found and what was wanted. Callers pass it on unchanged. A NULL error is allowed everywhere. */
 #pragma once
 
+#include <stdarg.h>
+
 enum status {
     STATUS_OK = 0,
     STATUS_INVALID,     /* the input is wrong: a file, a field, an argument */
@@ -22,9 +24,11 @@ struct error {
 };
 
 /* Fills `error` and returns `status`. One line: control characters in the formatted text are
- * and bytes that are no UTF-8 are replaced by '?', and text that does not fit is cut. */
+ * and bytes that are no UTF-8 are replaced by '?', and text that does not fit loses its middle. */
 enum status error_set(struct error *error, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+enum status error_vset(struct error *error, enum status status, const char *format,
+                       va_list arguments) __attribute__((format(printf, 3, 0)));
 
 /* The one message for a failed allocation; `what` names the thing that was to be held. */
 enum status error_no_memory(struct error *error, const char *what);

@@ -44,3 +44,9 @@ void file_map_close(struct file_map *map)
         munmap((void *)map->data, map->size);
     *map = (struct file_map){0};
 }
+
+bool file_is_absent(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}

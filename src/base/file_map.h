@@ -2,6 +2,7 @@
  * a large file. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -15,3 +16,6 @@ struct file_map {
  * file (a folder, a device, a pipe). */
 enum status file_map_open(const char *path, struct file_map *map, struct error *error);
 void file_map_close(struct file_map *map);
+/* Whether there is no such name at all. A link that leads nowhere and a file that may not be read
+ * are there: opening them says what is wrong. */
+bool file_is_absent(const char *path);

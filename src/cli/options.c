@@ -24,13 +24,11 @@ static void print_help(const struct command *command, const struct option *optio
 __attribute__((format(printf, 2, 3))) static int usage(const struct command *command,
                                                        const char *format, ...)
 {
-    char message[400];
-    struct error error;
+    struct error error; /* makes one line of it, whatever the arguments hold */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    error_vset(&error, STATUS_INVALID, format, arguments);
     va_end(arguments);
-    error_set(&error, STATUS_INVALID, "%s", message); /* one line, whatever the arguments hold */
     fprintf(stderr, "calla %s: %s (see calla %s --help)\n", command->name, error.message,
             command->name);
     return EXIT_USAGE;
@@ -132,5 +130,7 @@ int options_parse(const struct command *command, int argc, char **argv,
     if (n < min_positionals)
         return usage(command, "found %d argument%s, wanted %s", n, n == 1 ? "" : "s",
                      command->arguments);
+    if (n > 0 && !positionals[0][0]) /* it would stand for the root folder */
+        return usage(command, "MODEL: found an empty path");
     return -1;
 }

@@ -155,7 +155,9 @@ static void write_out(struct run *run, const char *text, size_t length)
 
 static void show_reasoning(struct run *run, const char *text, size_t length)
 {
-    fprintf(stderr, run->dim ? "\033[2m%.*s\033[0m" : "%.*s", (int)length, text);
+    fputs(run->dim ? "\033[2m" : "", stderr);
+    fwrite(text, 1, length, stderr); /* it may hold U+0000 */
+    fputs(run->dim ? "\033[0m" : "", stderr);
     run->in_reasoning = true;
 }
 

@@ -160,10 +160,12 @@ static enum status score_line(void *context, const json_t *line, struct bytes *o
 {
     struct score *score = context;
     const char *name = "";
-    size_t length;
+    size_t length = 0;
     enum status status = read_ids(score, line, &score->ids, error);
     if (status == STATUS_OK)
         status = jsonl_text(line, "name", false, &name, &length, error);
+    if (status == STATUS_OK && strlen(name) != length) /* no reader of the file would take it */
+        status = error_set(error, STATUS_INVALID, "name: found U+0000 in it, wanted none");
     if (status != STATUS_OK)
         return status;
     if (score->hidden) {
@@ -176,6 +178,8 @@ static enum status score_line(void *context, const json_t *line, struct bytes *o
     }
     struct lists lists = {0};
     status = score_ids(score, &lists, out, error);
+    if (status != STATUS_OK && score->hidden)
+        tensor_file_drop(score->hidden);
     bytes_clear(&lists.nll);
     bytes_clear(&lists.top_ids);
     bytes_clear(&lists.top_logits);

@@ -150,6 +150,15 @@ enum status tensor_file_begin(struct tensor_file *file, const char *prefix, cons
     return STATUS_OK;
 }
 
+void tensor_file_drop(struct tensor_file *file)
+{
+    while (file->n > file->first) {
+        struct tensor *tensor = &file->tensors[--file->n];
+        free(tensor->name);
+        bytes_clear(&tensor->data);
+    }
+}
+
 const struct probe *tensor_file_probe(struct tensor_file *file)
 {
     return &file->probe;

@@ -12,6 +12,8 @@ void tensor_file_free(struct tensor_file *file);
  * was there before is refused. */
 enum status tensor_file_begin(struct tensor_file *file, const char *prefix, const int32_t *ids,
                               int64_t n_ids, struct error *error);
+/* Forgets what the present prefix has: its line was refused. */
+void tensor_file_drop(struct tensor_file *file);
 const struct probe *tensor_file_probe(struct tensor_file *file);
 /* Errors: STATUS_NO_MEMORY when anything was lost on the way; STATUS_IO with path and reason. */
 enum status tensor_file_write(struct tensor_file *file, const char *path, struct error *error);

@@ -5,9 +5,9 @@
 enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
                            struct error *error)
 {
-    if (wanted > max_position_embeddings)
+    if (wanted < 0 || wanted > max_position_embeddings)
         return error_set(error, STATUS_INVALID,
-                         "context: found %d, wanted at most %d tokens, the "
+                         "context: found %d, wanted 0 to %d tokens, the "
                          "model's max_position_embeddings",
                          wanted, max_position_embeddings);
     *context = wanted > 0                                  ? wanted

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "engine/engine.h"
 #include "library/model.h"
 #include "library/open.h"
@@ -237,8 +238,8 @@ static enum status check_range(const char *name, double value, double low, doubl
 {
     if (value >= low && value <= high) /* false for NaN */
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: found %g, wanted %g to %g", name, value, low,
-                     high);
+    return error_set(error, STATUS_INVALID, "%s: found %.10g, wanted %.10g to %.10g", name, value,
+                     low, high);
 }
 
 static enum status check_request(const struct calla_request *r, struct error *error)
@@ -250,7 +251,7 @@ static enum status check_request(const struct calla_request *r, struct error *er
         {"max_tokens", r->max_tokens, 0, INT32_MAX},
         {"temperature", r->temperature, 0, 100},
         {"top_k", r->top_k, 0, INT32_MAX},
-        {"top_p", r->top_p, 1e-9, 1},
+        {"top_p", r->top_p, TOP_P_MIN, 1},
         {"min_p", r->min_p, 0, 1},
         {"presence_penalty", r->presence_penalty, -2, 2},
         {"frequency_penalty", r->frequency_penalty, -2, 2},
@@ -267,6 +268,9 @@ static enum status check_request(const struct calla_request *r, struct error *er
     for (int i = 0; i < r->n_stop; i++)
         if (!r->stop[i][0])
             return error_set(error, STATUS_INVALID, "stop: found an empty string");
+        else if (utf8_valid_length(r->stop[i], strlen(r->stop[i])) != strlen(r->stop[i]))
+            return error_set(error, STATUS_INVALID, "stop: found '%s', which is not UTF-8",
+                             r->stop[i]); /* it could cut a character in two */
     return STATUS_OK;
 }
 

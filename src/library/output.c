@@ -23,13 +23,13 @@ static void emit_content(struct output *output, const char *text, size_t length)
     emit(output, CALLA_CONTENT, output->content.data, output->content.length, -1);
 }
 
-/* What the stop strings hold back is no stop string when something else than content follows. */
+/* What begins a stop string is none when something else than content follows. */
 static void flush_content(struct output *output)
 {
     if (output->stop_found)
         return;
     bytes_reset(&output->content);
-    stop_matcher_flush(&output->stop, &output->content);
+    output->stop_found = stop_matcher_flush(&output->stop, &output->content);
     output->failed |= output->content.failed;
     emit(output, CALLA_CONTENT, output->content.data, output->content.length, -1);
 }
@@ -83,11 +83,11 @@ void output_push(struct output *output, int32_t token)
 {
     for (int tag = 0; output->parser && tag < REPLY_N_TAGS; tag++)
         if (token == output->tag_ids[tag]) {
-            if (tag == REPLY_THINK_CLOSE)
-                output->in_reasoning = false;
             detokenizer_finish(&output->detokenizer, &output->piece);
             pass_piece(output);
             reply_push_tag(output->parser, tag);
+            if (tag == REPLY_THINK_CLOSE) /* last: the tag may bring out text that was held */
+                output->in_reasoning = false;
             return;
         }
     if (output->in_reasoning)

@@ -327,7 +327,7 @@ static enum status read_generation(const struct fields *fields, struct config *c
     }
     enum status status = read_real(fields, "temperature", 0, 100, &config->temperature, error);
     if (status == STATUS_OK)
-        status = read_real(fields, "top_p", 0, 1, &config->top_p, error);
+        status = read_real(fields, "top_p", TOP_P_MIN, 1, &config->top_p, error);
     if (status == STATUS_OK)
         status = read_real(fields, "top_k", 0, INT32_MAX, &top_k, error);
     if (status == STATUS_OK && top_k != floor(top_k))
@@ -419,6 +419,8 @@ static enum status map_small(const char *path, struct file_map *map, struct erro
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
+    if (!folder[0]) /* FOLDER/NAME would be a file of the root folder */
+        return error_set(error, STATUS_INVALID, "model: found an empty path, wanted a folder");
     if (stat(folder, &info) == 0 && !S_ISDIR(info.st_mode))
         return error_set(error, STATUS_INVALID,
                          "%s: found a file, wanted the folder of an MLX checkpoint", folder);
@@ -434,17 +436,18 @@ enum status config_open(const char *folder, struct config *config, struct error 
     char *path = path_join(folder, "config.json");
     char *generation_path = path_join(folder, "generation_config.json");
     struct file_map map = {0}, generation = {0};
-    struct stat info;
     if (!path || !generation_path)
         status = error_no_memory(error, folder);
     if (status == STATUS_OK)
         status = map_small(path, &map, error);
-    if (status == STATUS_OK && stat(generation_path, &info) == 0)
+    bool has_generation = generation_path && !file_is_absent(generation_path);
+    if (status == STATUS_OK && has_generation)
         status = map_small(generation_path, &generation, error);
+    const char *generation_json = generation.data ? (const char *)generation.data : "";
     if (status == STATUS_OK)
         status = config_parse(map.data ? (const char *)map.data : "", map.size, path,
-                              (const char *)generation.data, generation.size, generation_path,
-                              config, error);
+                              has_generation ? generation_json : NULL, generation.size,
+                              generation_path, config, error);
     file_map_close(&map);
     file_map_close(&generation);
     free(path);

@@ -11,6 +11,8 @@
 
 #define MAX_STOP_IDS 16
 
+#define TOP_P_MIN 1e-9 /* of generation_config.json and of a request: 0 would keep no token */
+
 struct config {
     const struct shape *shape;
     int max_position_embeddings; /* only limits the context */

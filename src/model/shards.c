@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/json.h"
 
@@ -164,8 +163,7 @@ static enum status open_indexed(struct shard_set *set, const char *folder, const
 static enum status open_all(struct shard_set *set, const char *folder, const char *index,
                             const char *single, struct error *error)
 {
-    struct stat info;
-    if (stat(index, &info) == 0) {
+    if (!file_is_absent(index)) {
         struct file_map map;
         enum status status = file_map_open(index, &map, error);
         if (status != STATUS_OK)
@@ -174,7 +172,7 @@ static enum status open_all(struct shard_set *set, const char *folder, const cha
         file_map_close(&map);
         return status;
     }
-    if (stat(single, &info) != 0)
+    if (file_is_absent(single))
         return error_set(error, STATUS_IO,
                          "%s: found neither model.safetensors.index.json nor model.safetensors",
                          folder);

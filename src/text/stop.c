@@ -46,8 +46,13 @@ bool stop_matcher_push(struct stop_matcher *matcher, const char *text, size_t le
     return match == 2;
 }
 
-void stop_matcher_flush(struct stop_matcher *matcher, struct bytes *out)
+bool stop_matcher_flush(struct stop_matcher *matcher, struct bytes *out)
 {
-    bytes_append(out, matcher->held.data, matcher->held.length);
+    size_t at = 0;
+    while (at < matcher->held.length && match_at(matcher, at) != 2)
+        at++;
+    bool found = at < matcher->held.length;
+    bytes_append(out, matcher->held.data, at);
     bytes_reset(&matcher->held);
+    return found;
 }

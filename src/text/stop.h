@@ -19,5 +19,6 @@ void stop_matcher_clear(struct stop_matcher *matcher);
  * from its first byte on is given out). */
 bool stop_matcher_push(struct stop_matcher *matcher, const char *text, size_t length,
                        struct bytes *out);
-/* No more text follows: what is held is no stop string. */
-void stop_matcher_flush(struct stop_matcher *matcher, struct bytes *out);
+/* No more text follows: the stop string that was beginning is none, but a shorter one may stand
+ * inside what is held. As stop_matcher_push otherwise. */
+bool stop_matcher_flush(struct stop_matcher *matcher, struct bytes *out);

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 static void grows_and_keeps_nul(void **state)
 {
@@ -70,19 +71,39 @@ static void error_is_one_clean_line(void **state)
     assert_int_equal(error_set(&error, STATUS_IO, "a\nb\x7f%s", "\xff\xc3\xa9\xe2\x82"), STATUS_IO);
     assert_int_equal(error.status, STATUS_IO);
     assert_string_equal(error.message, "a?b??\xc3\xa9??");
-    error_set(&error, STATUS_IO, "%598s\xe2\x82\xac", ""); /* the cut goes through the character */
-    assert_int_equal(strlen(error.message), sizeof error.message - 1);
-    assert_string_equal(error.message + 596, "  ?");
     assert_int_equal(error_set(NULL, STATUS_DEVICE, "%d", 1), STATUS_DEVICE);
+}
+
+/* What does not fit loses its middle, and no character is cut: the reason at the end stays. */
+static void long_error_keeps_both_ends(void **state)
+{
+    (void)state;
+    struct error error;
+    char text[5000];
+    for (int before = 0; before < 5; before++)
+        for (size_t n = 95; n < 1000; n += n < 330 ? 1 : 99) {
+            text[0] = '\0';
+            for (size_t i = 0; i < n; i++)
+                strcat(text, "\xe2\x82\xac"); /* € */
+            error_set(&error, STATUS_IO, "%.*s%s: no such file", before, "path/", text);
+            size_t length = strlen(error.message), whole = (size_t)before + 3 * n + 14;
+            if (whole < sizeof error.message)
+                assert_int_equal(length, whole);
+            assert_true(length < sizeof error.message);
+            assert_true(whole < sizeof error.message || length > sizeof error.message - 8);
+            assert_string_equal(error.message + length - 17, "\xe2\x82\xac: no such file");
+            assert_null(strchr(error.message, '?'));
+            assert_int_equal(utf8_valid_length(error.message, length), length);
+            assert_int_equal(strstr(error.message, "…") != NULL, whole >= sizeof error.message);
+        }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_and_keeps_nul),
-        cmocka_unit_test(formats_and_terminates),
-        cmocka_unit_test(remembers_a_failure),
-        cmocka_unit_test(error_is_one_clean_line),
+        cmocka_unit_test(grows_and_keeps_nul),        cmocka_unit_test(formats_and_terminates),
+        cmocka_unit_test(remembers_a_failure),        cmocka_unit_test(error_is_one_clean_line),
+        cmocka_unit_test(long_error_keeps_both_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void test_errors(void **state)
     assert_int_equal(inspect("", "2>&1"), 2);
     assert_int_equal(inspect("models/tiny --context 0", "2>&1"), 2);
     assert_int_equal(inspect("models/tiny --context 32769", "2>&1"), 1);
-    wants("context: found 32769, wanted at most 32768");
+    wants("context: found 32769, wanted 0 to 32768");
     wants_one_line();
     assert_int_equal(inspect("models/tiny --backend abacus", "2>&1"), 1);
     wants_one_line();

@@ -99,6 +99,21 @@ def cut(path, size):
     os.truncate(path, int(size * path.stat().st_size) if size < 1 else size)
 
 
+def edit_tensor(folder, name, change):
+    """Alters the bytes of one tensor of a copy; change gets them as a bytearray. They must stay as
+    many."""
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    path = own(folder / index["weight_map"][name])
+    data = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<Q", data)
+    begin, end = (8 + length + offset
+                  for offset in json.loads(data[8:8 + length])[name]["data_offsets"])
+    tensor = data[begin:end]
+    change(tensor)
+    data[begin:end] = tensor
+    path.write_bytes(data)
+
+
 def edit_header(path, change):
     """Rewrites the header of a shard; the data stays."""
     data = path.read_bytes()

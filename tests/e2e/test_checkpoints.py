@@ -324,6 +324,29 @@ def test_generation_config_cut(model):
     refused(model, "generation_config.json", "not JSON")
 
 
+@pytest.mark.parametrize("name", ["generation_config.json", INDEX, "chat_template.jinja"])
+def test_link_that_leads_nowhere_is_not_an_absent_file(model, name):
+    """So a download cache that lost a file shows; defaults in its place would be a guess."""
+    (model / name).unlink(missing_ok=True)
+    (model / name).symlink_to("../../blobs/gone")
+    result = calla("inspect", model)
+    assert name in result.err and "No such file" in result.err, result.err
+    assert result.code == (0 if name == "chat_template.jinja" else 1)
+
+
+def test_generation_config_empty(model):
+    (model / "generation_config.json").unlink()
+    (model / "generation_config.json").touch()
+    refused(model, "generation_config.json", "not JSON")
+
+
+def test_huge_chat_template_is_not_read(model):
+    with (model / "chat_template.jinja").open("wb") as file:
+        file.truncate(1 << 40)
+    result = calla("inspect", model, timeout=20)
+    assert result.code == 0 and "another chat template" in result.err
+
+
 def test_other_chat_template_is_told(model):
     """One line of warning, then the built-in template is used."""
     (model / "chat_template.jinja").write_text("{{ messages }}")

@@ -152,6 +152,28 @@ def test_error_is_one_line_whatever_the_argument_holds():
         assert len(result.err.strip().splitlines()) == 1, result.err
 
 
+@pytest.mark.parametrize("length", [300, 3000, 100000])
+def test_long_argument_does_not_hide_the_reason(length):
+    """Messages have 600 bytes: the middle goes, not what is wrong at the end."""
+    long = "a" * 99 + "é" * (length // 2)
+    for arguments, code, reason in (
+            (["run", long, "x"], 1, "File name too long"), (["inspect", long], 1, "too long"),
+            (["run", TINY, "x", "--backend", long], 1, "wanted"),
+            (["run", TINY, "x", "--tools", long], 1, "File name too long"),
+            (["run", TINY, "x", "--preset", long], 2, "wanted thinking, coding"),
+            (["run", TINY, "x", "--top-p", long], 2, "wanted a number"),
+            (["run", TINY, "x", "--" + long], 2, "unknown option")):
+        result = calla(*arguments)
+        assert_one_line_error(result, code, reason)
+        assert "\ufffd" not in result.err and "?" not in result.err and ("…" in result.err or length < 600)
+
+
+@pytest.mark.parametrize("command", ["run", "score", "inspect", "tokenize", "parse"])
+def test_row_80_empty_model_path(command):
+    """`calla run "$UNSET"` is no question about the root folder."""
+    assert_one_line_error(calla(command, ""), 2, "MODEL", "empty")
+
+
 def test_row_80_wrong_model_path():
     for command in ("run", "score", "inspect", "tokenize", "detokenize", "render"):
         arguments = ["hi"] if command == "run" else []

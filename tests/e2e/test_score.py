@@ -7,6 +7,7 @@ import time
 
 import pytest
 from conftest import REFERENCE, assert_one_line_error, filter_lines, read_jsonl
+from support import copy_model, edit_tensor
 
 IDS = json.loads((REFERENCE / "eval.json").read_text())["eval.txt"]["ids"][:129]
 
@@ -121,6 +122,26 @@ def test_hidden_is_a_safetensors_file(tmp_path):
     header.pop("__metadata__", None)
     assert {name.split(".")[0] for name in header} == {"a", "b"}
     assert max(entry["data_offsets"][1] for entry in header.values()) == len(data) - 8 - length
+
+
+def test_hidden_has_nothing_of_refused_lines(tmp_path):
+    model, path = copy_model(tmp_path / "model"), tmp_path / "hidden.safetensors"
+
+    def spoil(scales):  # token 5 becomes no number
+        row = len(scales) // 4096
+        scales[5 * row:6 * row] = b"\xc0\x7f" * (row // 2)
+    edit_tensor(model, "language_model.model.embed_tokens.scales", spoil)
+    result = filter_lines("score", [
+        {"name": "a", "ids": [1, 5]}, {"name": "a", "ids": [1]}, {"name": "b\0c", "ids": [1]},
+        {"name": "a", "ids": [2]}, {"name": "d", "ids": [5]}], "--hidden", path, model=model)
+    assert result.code == 1
+    errors = [line.get("error") for line in result.lines()]
+    assert "finite" in errors[0] and errors[1] is None and "U+0000" in errors[2]
+    assert "earlier" in errors[3] and "finite" in errors[4]
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + length])
+    assert {name.split(".")[0] for name in header} == {"a"} and header["a.ids"]["shape"] == [1]
 
 
 def test_hidden_cannot_be_written(tmp_path):

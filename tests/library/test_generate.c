@@ -188,6 +188,24 @@ static void test_row_39_cut_in_thought(void **state)
     bytes_clear(&seen.text);
 }
 
+/* What </think> brings out was thought before it: the tokens after it are none. */
+static void test_row_43_text_held_until_the_end_of_thought(void **state)
+{
+    (void)state;
+    struct calla_request request = new_request();
+    request.tools = TOOLS;
+    struct seen seen[2] = {0};
+    struct calla_result results[2];
+    const char *const outputs[] = {"hm</think>\n\n \nyes", "hm<tool_call></think>\n\n \nyes"};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(generate(&request, outputs[i], true, &seen[i], &results[i]), CALLA_OK);
+    assert_string_equal(seen[1].text.data, "R:hm<tool_call>C: \nyes");
+    assert_true(results[0].reasoning_tokens > 0);
+    assert_int_equal(results[1].reasoning_tokens, results[0].reasoning_tokens);
+    for (int i = 0; i < 2; i++)
+        bytes_clear(&seen[i].text);
+}
+
 static void test_row_53_stop_strings(void **state)
 {
     (void)state;
@@ -200,6 +218,30 @@ static void test_row_53_stop_strings(void **state)
     check(&request, "A\n\nEN\n\nEND1", "C:A\n\nEN", CALLA_FINISH_STOP);
     check(&request, "AND1", "C:A", CALLA_FINISH_STOP);
     check(&request, "it ends in nev", "C:it ends in nev", CALLA_FINISH_STOP);
+}
+
+/* Text that begins a long stop string can hold a whole short one: it counts once the long one has
+ * not come, be it that the answer ends or that a call follows. */
+static void test_row_53_stop_inside_another(void **state)
+{
+    (void)state;
+    struct calla_request request = new_request();
+    const char *stop[] = {"abcd", "bc"};
+    request.thinking = CALLA_THINKING_OFF;
+    request.stop = stop;
+    request.n_stop = 2;
+    request.tools = TOOLS;
+    check(&request, "x abc", "C:x a", CALLA_FINISH_STOP);
+    check(&request, "x abce", "C:x a", CALLA_FINISH_STOP);
+    check(&request, "x abcd", "C:x ", CALLA_FINISH_STOP);
+    check(&request, "abc<tool_call>\n<function=f>\n</function>\n</tool_call>", "C:a",
+          CALLA_FINISH_STOP);
+    struct seen seen = {0};
+    struct calla_result result;
+    assert_int_equal(generate(&request, "abc", true, &seen, &result), CALLA_OK);
+    request.max_tokens = result.completion_tokens - 1; /* the limit comes with the stop string */
+    check(&request, "abc", "C:a", CALLA_FINISH_STOP);
+    bytes_clear(&seen.text);
 }
 
 /* A stop string counts in the content only, not in reasoning and tool calls. */
@@ -384,6 +426,8 @@ static void test_bad_requests(void **state)
     r.stop = empty;
     r.n_stop = 1;
     refuse(r, CALLA_INVALID, "stop");
+    empty[0] = "\xa9"; /* half an é */
+    refuse(r, CALLA_INVALID, "not UTF-8");
     r = new_request();
     r.messages = "[{\"role\": \"robot\", \"content\": \"Hi\"}]";
     refuse(r, CALLA_INVALID, "role");
@@ -413,7 +457,9 @@ int main(void)
         cmocka_unit_test(test_tool_call),
         cmocka_unit_test(test_tags_are_ids),
         cmocka_unit_test(test_row_39_cut_in_thought),
+        cmocka_unit_test(test_row_43_text_held_until_the_end_of_thought),
         cmocka_unit_test(test_row_53_stop_strings),
+        cmocka_unit_test(test_row_53_stop_inside_another),
         cmocka_unit_test(test_row_55_stop_in_thought),
         cmocka_unit_test(test_row_74_stop_tokens),
         cmocka_unit_test(test_raw),

@@ -565,7 +565,7 @@ static void test_paths(void **state)
     assert_int_equal(checkpoint_open("models/tiny/config.json", &checkpoint, &error),
                      STATUS_INVALID);
     assert_non_null(strstr(error.message, "wanted the folder of an MLX checkpoint"));
-    assert_int_equal(checkpoint_open("", &checkpoint, &error), STATUS_IO);
+    assert_int_equal(checkpoint_open("", &checkpoint, &error), STATUS_INVALID);
     checkpoint_close(NULL);
 }
 

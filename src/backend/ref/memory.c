@@ -144,7 +144,8 @@ static enum status ref_sequence_new(struct backend *backend, struct sequence **o
     struct ref_backend *b = (struct ref_backend *)backend;
     size_t layers = (size_t)shape_n_linear_attention(b->shape);
     if (b->n_open == b->n_sequences)
-        return error_set(error, STATUS_INVALID, "more sequences than the %d that were planned",
+        return error_set(error, STATUS_INVALID,
+                         "sequences: found %d open, wanted no more than were planned",
                          b->n_sequences);
     struct ref_sequence *q = calloc(1, sizeof *q);
     if (!q)
