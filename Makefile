@@ -54,7 +54,7 @@ ifdef DEBUG
 override CFLAGS += -O0
 endif
 ifneq ($(ASAN)$(FUZZ),)
-override CFLAGS += -O2 -fsanitize=address,undefined -fno-sanitize-recover=all \
+override CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all \
     -fno-omit-frame-pointer $(if $(FUZZ),-fsanitize=fuzzer-no-link)
 override LDFLAGS += -fsanitize=address,undefined
 endif
