@@ -20,6 +20,14 @@ case $suite in
 jammy | noble | plucky | questing) mirror=http://archive.ubuntu.com/ubuntu parts=main,universe ;;
 *) mirror=http://deb.debian.org/debian parts=main ;;
 esac
+# a debootstrap older than the suite: the script that all newer suites share
+script=
+if [ ! -e "/usr/share/debootstrap/scripts/$suite" ]; then
+    case $mirror in
+    *ubuntu) script=gutsy ;;
+    *) script=sid ;;
+    esac
+fi
 
 folder=${FRESH_FOLDER:-$(mktemp -d /var/tmp/calla-fresh.XXXXXX)}
 root=$folder/$suite
@@ -39,7 +47,7 @@ if [ -e "$root" ]; then
 fi
 mkdir -p "$folder"
 start=$(now)
-debootstrap --variant=minbase --components="$parts" "$suite" "$root" "$mirror" \
+debootstrap --variant=minbase --components="$parts" "$suite" "$root" "$mirror" $script \
     >"$folder/$suite.log" 2>&1 || {
     tail -n 20 "$folder/$suite.log" >&2
     exit 1
@@ -54,10 +62,18 @@ mkdir "$root/calla"
 # what git tracks or would track, not what was built here
 git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$root/calla"
 
+# behind a proxy with a certificate of its own pip needs it inside, too
+certificate=
+if [ -f "${PIP_CERT-}" ]; then
+    cp "$PIP_CERT" "$root/certificate.crt"
+    certificate=PIP_CERT=/certificate.crt
+fi
+
 # Runs a command in the system with a bare environment; prints the seconds it took.
 inside() {
     start=$(now)
-    chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -c 'cd /calla && "$@"' sh "$@"
+    chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin $certificate \
+        sh -c 'cd /calla && "$@"' sh "$@"
     took=$(between "$start" "$(now)")
     echo "fresh_chroot: $suite: $*: $took s"
 }
