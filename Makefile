@@ -78,6 +78,7 @@ WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup a
 .PHONY: all tests check check-alloc fuzz fuzz-programs bench dist clean FORCE
 .SECONDARY: # keeps object files of tests
 all: $(BUILD)/calla
+	@:
 
 $(BUILD)/calla: $(OBJECTS)
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $(OBJECTS) $(LDLIBS)
@@ -127,7 +128,8 @@ fuzz:
 	@$(MAKE) --no-print-directory CC=$(if $(filter cc,$(CC)),clang,$(CC)) BUILD=build/fuzz FUZZ=1 fuzz-programs
 fuzz-programs: $(FUZZERS:%=$(BUILD)/%)
 $(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/libcalla.a
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/libcalla.a $(LDLIBS) -lcmocka
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/libcalla.a \
+	    $(LDLIBS) -lcmocka
 
 bench: $(BENCHES)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libcalla.a
