@@ -3,6 +3,7 @@
  *   struct calla_error error;
  *   struct calla_model *model;
  *   struct calla_session *session;
+ *   struct calla_result result;
  *   if (calla_open("models/tiny", NULL, &model, &error) ||
  *       calla_session_new(model, &session, &error))
  *       ... error.message says what, which file or field, what was found and what was wanted
@@ -12,6 +13,9 @@
  *   calla_generate(session, &request, on_event, context, &result, &error);
  *   calla_session_free(session);
  *   calla_close(model);
+ *
+ * Build: `make build/libcalla.a`, then cc program.c -Iinclude build/libcalla.a -ljansson -lutf8proc
+ * -lnettle -lm -lpthread.
  *
  * Threads: one thread at a time uses a model and its session; calla_cancel may be called from any
  * thread or signal handler. The library never exits the process, writes to no descriptor and
@@ -154,8 +158,8 @@ struct calla_result {
 enum calla_status calla_generate(struct calla_session *session, const struct calla_request *request,
                                  calla_callback *callback, void *context,
                                  struct calla_result *result, struct calla_error *error);
-/* Ends the generation that is running in this session, within one step; without one it ends the
- * next one at its start. */
+/* Ends the generation that is running in this session, within one step; called while none is
+ * running it ends the next one at its start. */
 void calla_cancel(struct calla_session *session);
 
 #ifdef __cplusplus

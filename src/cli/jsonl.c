@@ -24,11 +24,15 @@ static enum status answer(jsonl_handler *handler, void *context, const char *tex
     enum status status = json_parse(text, length, name, &line, error);
     if (status != STATUS_OK)
         return status;
-    if (json_is_object(line))
-        status = handler(context, line, out, error);
-    else
+    if (json_is_object(line)) {
+        struct error problem;
+        status = handler(context, line, out, &problem);
+        if (status != STATUS_OK)
+            error_set(error, status, "%s: %s", name, problem.message);
+    } else {
         status =
             error_set(error, STATUS_INVALID, "%s: found JSON that is no object, wanted one", name);
+    }
     json_decref(line);
     if (status == STATUS_OK && out->failed)
         status = error_no_memory(error, "the answer");

@@ -81,6 +81,6 @@ const struct command command_render = {
     .details =
         "in:  {\"messages\": […], \"tools\": […], \"add_generation_prompt\": true|false,\n"
         "      \"enable_thinking\": true|false, \"preserve_thinking\": true|false}; all but "
-        "messages may be absent\n"
+        "messages may be absent: no tools, false, undefined, undefined\n"
         "out: {\"text\": \"…\", \"ids\": […]}, or {\"error\": \"…\"} in the template's own words\n",
 };

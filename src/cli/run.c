@@ -77,19 +77,28 @@ static enum status check_utf8(const char *name, const char *text, size_t length,
                      (unsigned char)text[valid]);
 }
 
-/* A file, or whatever else can be read to its end: `--tools <(…)` is a pipe. */
+/* A file, stdin for "-", or whatever else can be read to its end: `--tools <(…)` is a pipe. */
 static enum status read_file(const char *path, struct bytes *out, struct error *error)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     if (!file)
         return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
     enum status status = read_stream(file, path, out, error);
-    fclose(file);
+    if (file != stdin)
+        fclose(file);
     if (status != STATUS_OK)
         return status;
     if (memchr(out->data ? out->data : "", '\0', out->length))
         return error_set(error, STATUS_INVALID, "%s: found a NUL byte, wanted JSON text", path);
     return bytes_terminate(out) ? STATUS_OK : error_no_memory(error, path);
+}
+
+static bool is_blank(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r' && text[i] != '\n')
+            return false;
+    return true;
 }
 
 static void append_message(struct bytes *messages, const char *role, const char *content,
@@ -118,6 +127,9 @@ static enum status read_prompt(struct run *run, const struct option_list *stop, 
     }
     size_t length = text ? strlen(text) : 0;
     if (!text || strcmp(text, "-") == 0) {
+        if (isatty(STDIN_FILENO))
+            fprintf(stderr,
+                    "the prompt comes from the terminal; Ctrl-D on a line of its own ends it\n");
         status = read_stream(stdin, "stdin", &run->input, error);
         text = run->input.data ? run->input.data : "";
         length = run->input.length;
@@ -125,6 +137,8 @@ static enum status read_prompt(struct run *run, const struct option_list *stop, 
     }
     if (status == STATUS_OK)
         status = check_utf8(name, text, length, error);
+    if (status == STATUS_OK && !run->raw && is_blank(text, length))
+        status = error_set(error, STATUS_INVALID, "%s: found no text, wanted a prompt", name);
     if (status == STATUS_OK && run->system)
         status = check_utf8("--system", run->system, strlen(run->system), error);
     if (status != STATUS_OK)
@@ -246,7 +260,8 @@ static int print_json(struct run *run, const struct calla_result *result)
     json_print_string(run->reasoning.data, run->reasoning.length, &out);
     bytes_append_text(&out, ", \"tool_calls\": [");
     bytes_append(&out, run->calls.data, run->call_start);
-    bytes_format(&out, "], \"finish\": \"%s\"", finish_names[result->finish]);
+    bytes_format(&out, "], \"finish\": \"%s\", \"seed\": %llu", finish_names[result->finish],
+                 (unsigned long long)run->request.seed);
     bytes_append_text(&out, ", \"prompt_ids\": ");
     filter_print_ids(result->prompt_ids, (size_t)result->prompt_tokens, &out);
     bytes_append_text(&out, ", \"ids\": ");
@@ -447,14 +462,14 @@ static int run_run(int argc, char **argv)
          "over tokens that were generated"},
         {"repetition-penalty", OPTION_REAL, &v->repetition_penalty, 1e-3, 1e3, &given.repetition,
          "X", "over prompt and generated tokens; 1: off"},
-        {"seed", OPTION_INTEGER, &given.seed, 0, 0, NULL, "N", "the same seed gives the same text"},
+        {"seed", OPTION_INTEGER, &given.seed, 0, 0, NULL, "N",
+         "the same seed gives the same text (default: from the clock)"},
         {"stop", OPTION_LIST, &given.stop, 0, 0, NULL, "TEXT",
          "end the answer where TEXT would appear; may be repeated"},
         {"max-context", OPTION_INTEGER, &context, 1, INT32_MAX, NULL, "N",
          "tokens of prompt and answer together"},
         {"backend", OPTION_TEXT, &open.backend, 0, 0, NULL, "NAME", "the backend to use"},
-        {"json", OPTION_FLAG, &run.json, 0, 0, NULL, NULL,
-         "print one JSON object: text, reasoning, tool calls, ids, usage, timings"},
+        {"json", OPTION_FLAG, &run.json, 0, 0, NULL, NULL, "print one JSON object instead"},
         {0},
     };
     int code = options_parse(&command_run, argc, argv, options, positionals, 1, 2);
@@ -497,5 +512,8 @@ const struct command command_run = {
     .details = "Without PROMPT, or with -, the prompt is read from stdin. The answer goes to "
                "stdout, tool calls as\n"
                "one JSON object a line; reasoning, the memory plan and timings go to stderr.\n"
-               "Sampling that is not given comes from --preset, else from the checkpoint.\n",
+               "Sampling that is not given comes from --preset, else from the checkpoint.\n"
+               "--json: {\"text\", \"reasoning\", \"tool_calls\": [{\"name\", \"arguments\"}], "
+               "\"finish\", \"seed\",\n"
+               "         \"prompt_ids\", \"ids\", \"usage\", \"timings\"}\n",
 };

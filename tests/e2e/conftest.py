@@ -58,7 +58,13 @@ def assert_one_line_error(result, code, *words):
 
 
 def pytest_addoption(parser):
+    parser.addoption("--backend", default="ref", help="the backend to hold against the reference")
     parser.addoption("--full", action="store_true", help="whole evaluation files instead of 4 chunks")
+
+
+@pytest.fixture
+def backend(request):
+    return request.config.getoption("--backend")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The ref backend against Hugging Face float32 on the same weights (models/tiny/reference/README.md)."""
+"""A backend (--backend, ref by default) against Hugging Face float32 on the same weights (models/tiny/reference/README.md)."""
 
 import array
 import json
@@ -24,12 +24,12 @@ def read_safetensors(path):
     return tensors
 
 
-def test_cases():
+def test_cases(backend):
     """Every prompt: greedy continuation equal, mean |nll difference| <= 1e-4, top-5 as far as
     float32 noise lets the order be told."""
     cases = read_jsonl(REFERENCE / "cases.jsonl")
     result = filter_lines("score", [{"ids": case["ids"]} for case in cases], "--greedy", "64",
-                          "--backend", "ref")
+                          "--backend", backend)
     assert result.code == 0, result.err
     scored = result.lines()
     assert len(scored) == len(cases) > 10
@@ -55,11 +55,12 @@ def test_cases():
     print(f"worst mean |nll difference| {worst:.1e}")
 
 
-def test_hidden(tmp_path):
+def test_hidden(tmp_path, backend):
     """Every inner tensor within the tolerances of the reference's README."""
     wanted = read_safetensors(REFERENCE / "hidden.safetensors")
     lines = [{"name": name, "ids": list(wanted[name + ".ids"][1])} for name in ("short", "long")]
-    result = filter_lines("score", lines, "--hidden", tmp_path / "hidden.safetensors")
+    result = filter_lines("score", lines, "--hidden", tmp_path / "hidden.safetensors",
+                          "--backend", backend)
     assert result.code == 0, result.err
     found = read_safetensors(tmp_path / "hidden.safetensors")
     assert set(found) == {name for name in wanted if ".mtp." not in name}
@@ -88,14 +89,15 @@ def test_hidden_refuses_two_lines_of_one_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["eval.txt", "eval-chat.txt"])
-def test_evaluation_file(name, full):
+def test_evaluation_file(name, full, backend):
     """Mean nll within 1e-4 and top-1 hits within 2 of the reference."""
     evaluation = json.loads((REFERENCE / "eval.json").read_text())[name]
     chunks = [evaluation["ids"][i:i + CHUNK] for i in range(0, len(evaluation["ids"]), CHUNK)]
     wanted = evaluation["chunks_predicted_nll_top1"]
     if not full:
         chunks, wanted = chunks[:4], wanted[:4]
-    result = filter_lines("score", [{"ids": chunk} for chunk in chunks], timeout=1200)
+    result = filter_lines("score", [{"ids": chunk} for chunk in chunks], "--backend", backend,
+                          timeout=1200)
     assert result.code == 0, result.err
     nll, hits, predicted = 0.0, 0, 0
     for chunk, found in zip(chunks, result.lines()):

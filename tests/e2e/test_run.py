@@ -45,8 +45,8 @@ def test_answer_on_stdout_the_rest_on_stderr():
 
 def test_json_fields():
     answer = ask("Define hot.")
-    assert list(answer) == ["text", "reasoning", "tool_calls", "finish", "prompt_ids", "ids",
-                            "usage", "timings"]
+    assert list(answer) == ["text", "reasoning", "tool_calls", "finish", "seed", "prompt_ids",
+                            "ids", "usage", "timings"]
     assert answer["text"] == HOT and answer["finish"] == "stop" and answer["tool_calls"] == []
     assert "hot" in answer["reasoning"]
     usage = answer["usage"]
@@ -99,8 +99,17 @@ def test_stdin_holding_a_nul_byte():
 
 
 @pytest.mark.parametrize("prompt", ["", " ", "\n\n"])
-def test_empty_prompt_is_a_question_too(prompt):
-    assert ask(prompt, "--max-tokens", "2")["usage"]["completion_tokens"] == 2
+def test_blank_prompt_asks_nothing(prompt):
+    assert_one_line_error(calla("run", TINY, prompt), 1, "PROMPT", "found no text")
+    assert_one_line_error(calla("run", TINY, stdin=prompt), 1, "stdin", "found no text")
+
+
+def test_tools_from_stdin():
+    tools = json.dumps([{"type": "function", "function": {"name": "f"}}])
+    result = calla("run", TINY, "Define hot.", "--tools", "-", "--temperature", "0", "--json",
+                   stdin=tools)
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["usage"]["prompt_tokens"] > 100
 
 
 def test_not_utf8():
