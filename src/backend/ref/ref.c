@@ -204,7 +204,7 @@ static void attention(struct ref_backend *b, const struct layer_weights *layer, 
     const struct shape *s = b->shape;
     int hd = s->head_dim, heads = s->num_attention_heads, kv_heads = s->num_key_value_heads;
     int64_t kv_row = (int64_t)kv_heads * hd;
-    float *q = b->a, *k = b->b, *v = b->b + (int64_t)n * kv_row;
+    float *q = b->first, *k = b->second, *v = b->second + (int64_t)n * kv_row;
     ref_matmul(&layer->self_attn.q_proj, 0, b->x, n, q, b->expanded);
     ref_matmul(&layer->self_attn.k_proj, 0, b->x, n, k, b->expanded);
     ref_matmul(&layer->self_attn.v_proj, 0, b->x, n, v, b->expanded);
@@ -243,7 +243,7 @@ static void deltanet(struct ref_backend *b, const struct layer_weights *layer, i
     int dk = s->linear_key_head_dim, dv = s->linear_value_head_dim;
     int channels = shape_conv_channels(s), key_dim = shape_key_dim(s),
         value_dim = shape_value_dim(s);
-    float *qkv = b->a, *z = b->b, *beta = b->gates, *decay = b->gates + (int64_t)n * hv;
+    float *qkv = b->first, *z = b->second, *beta = b->gates, *decay = b->gates + (int64_t)n * hv;
     ref_matmul(&layer->linear_attn.in_proj_qkv, 0, b->x, n, qkv, b->expanded);
     ref_matmul(&layer->linear_attn.in_proj_z, 0, b->x, n, z, b->expanded);
     ref_matmul(&layer->linear_attn.in_proj_b, 0, b->x, n, beta, b->expanded);
@@ -279,7 +279,7 @@ static void swiglu(struct ref_backend *b, const struct quant_matrix *gate_proj,
                    const struct quant_matrix *up_proj, const struct quant_matrix *down_proj,
                    int index, const float *x, int n, float *y)
 {
-    float *gate = b->a, *up = b->a + (int64_t)n * gate_proj->rows;
+    float *gate = b->first, *up = b->first + (int64_t)n * gate_proj->rows;
     ref_matmul(gate_proj, index, x, n, gate, b->expanded);
     ref_matmul(up_proj, index, x, n, up, b->expanded);
     for (int64_t i = 0; i < (int64_t)n * gate_proj->rows; i++)
@@ -300,7 +300,7 @@ static void moe(struct ref_backend *b, const struct layer_weights *layer, int n)
         ref_moe_route(b->router + (int64_t)r * s->num_experts, s->num_experts, k, experts[r],
                       weights[r]);
     memset(b->mixed, 0, (size_t)n * hidden * sizeof *b->mixed);
-    float *y = b->b;
+    float *y = b->second;
     for (int e = 0; e < s->num_experts; e++) {
         int chosen = 0, row_of[MAX_ROWS]; /* the rows that chose e */
         float weight_of[MAX_ROWS];

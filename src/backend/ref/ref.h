@@ -23,17 +23,17 @@ struct ref_backend {
     struct probe probe;
     int n_outputs; /* of the last step */
     /* workspace for one step; rows = tokens of the step, at most MAX_ROWS */
-    float *h;        /* [rows][hidden] the residual stream */
-    float *x;        /* [rows][hidden] a norm's output */
-    float *mixed;    /* [rows][hidden] a mixer's or the MoE's output */
-    float *a, *b;    /* [rows][widest projection] */
-    float *wide;     /* [rows][max(heads * head_dim, value_dim)] */
-    float *gates;    /* [rows][2][value heads] beta and log decay inputs */
-    float *router;   /* [rows][experts] */
-    float *expert_x; /* [rows][hidden] the rows that chose one expert */
-    float *scores;   /* [context] */
-    float *expanded; /* [widest row of a matrix] */
-    float *logits;   /* [rows][vocab] */
+    float *h;              /* [rows][hidden] the residual stream */
+    float *x;              /* [rows][hidden] a norm's output */
+    float *mixed;          /* [rows][hidden] a mixer's or the MoE's output */
+    float *first, *second; /* [rows][widest projection] each */
+    float *wide;           /* [rows][max(heads * head_dim, value_dim)] */
+    float *gates;          /* [rows][2][value heads] beta and log decay inputs */
+    float *router;         /* [rows][experts] */
+    float *expert_x;       /* [rows][hidden] the rows that chose one expert */
+    float *scores;         /* [context] */
+    float *expanded;       /* [widest row of a matrix] */
+    float *logits;         /* [rows][vocab] */
 };
 
 /* Floats of one layer: K or V of a whole sequence, conv state, recurrent state. */
