@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced by the scripts: time, the number of processors, and where Homebrew keeps its clang, which
 # unlike Apple's has the fuzzer and is not in PATH.
 

@@ -75,7 +75,8 @@ static void only_a_wrong_form_exits_1(void **state)
     assert_non_null(
         strstr(out.data, "{\"error\": \"line 1: JSON that is not supported at line 1 "));
     assert_int_equal(render("echo '{\"messages\":1}'"), 1);
-    assert_string_equal(out.data, "{\"error\": \"messages: found an integer, wanted an array\"}\n");
+    assert_string_equal(out.data,
+                        "{\"error\": \"line 1: messages: found an integer, wanted an array\"}\n");
     assert_int_equal(render("printf '\\n{\\n 7\\n{\"messages\":[]}'"), 1);
     assert_string_equal(out.data,
                         "{\"error\": \"line 2: not JSON at line 1 column 1: string or '}' expected "

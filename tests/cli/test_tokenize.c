@@ -45,10 +45,11 @@ static void tokenize_refuses(void **state)
                             "{\"text\":5}\\n{\"text\":\"a\",\"special\":1}\\n{}\\n"
                             "{\"text\":\"The\"}\\n"),
                      1);
-    assert_string_equal(out, "{\"error\": \"text: found an integer, wanted a string\"}\n"
-                             "{\"error\": \"special: found an integer, wanted true or false\"}\n"
-                             "{\"error\": \"text: found nothing, wanted a string\"}\n"
-                             "{\"ids\": [338]}\n");
+    assert_string_equal(out,
+                        "{\"error\": \"line 1: text: found an integer, wanted a string\"}\n"
+                        "{\"error\": \"line 2: special: found an integer, wanted true or false\"}\n"
+                        "{\"error\": \"line 3: text: found nothing, wanted a string\"}\n"
+                        "{\"ids\": [338]}\n");
     assert_int_equal(filter("tokenize", "models/none", "{\"text\":\"a\"}\\n"), 1);
     assert_string_equal(out, "calla: models/none/tokenizer.json: No such file or directory\n");
     assert_int_equal(filter("tokenize", "", ""), 2);
@@ -78,10 +79,10 @@ static void detokenize_refuses(void **state)
                             "{\"ids\":[338,\"a\"]}\\n{\"ids\":[1.0],\"stream\":true}\\n"
                             "{\"ids\":7}\\n{}\\n"),
                      1);
-    assert_string_equal(out, "{\"error\": \"ids[1]: found no integer, wanted one\"}\n"
-                             "{\"error\": \"ids[0]: found no integer, wanted one\"}\n"
-                             "{\"error\": \"ids: found an integer, wanted an array\"}\n"
-                             "{\"error\": \"ids: found nothing, wanted an array\"}\n");
+    assert_string_equal(out, "{\"error\": \"line 1: ids[1]: found no integer, wanted one\"}\n"
+                             "{\"error\": \"line 2: ids[0]: found no integer, wanted one\"}\n"
+                             "{\"error\": \"line 3: ids: found an integer, wanted an array\"}\n"
+                             "{\"error\": \"line 4: ids: found nothing, wanted an array\"}\n");
 }
 
 int main(void)
