@@ -150,7 +150,7 @@ as_root() {
 
 install() {
     admin=
-    if [ "$manager" != brew ] && [ "$(id -u)" -ne 0 ]; then
+    if { [ "$manager" = apt ] || [ "$manager" = dnf ]; } && [ "$(id -u)" -ne 0 ]; then
         if have sudo && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
             admin=sudo
             sudo -v -p "calla: set-up installs packages; password for sudo: " || return 1
