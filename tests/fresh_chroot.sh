@@ -33,7 +33,9 @@ folder=${FRESH_FOLDER:-$(mktemp -d /var/tmp/calla-fresh.XXXXXX)}
 root=$folder/$suite
 mounted=
 finish() {
-    [ -z "$mounted" ] || umount "$root/proc" || return
+    for place in $mounted; do
+        umount "$place" || return # never remove what is still the host's
+    done
     rm -rf --one-file-system "$root"
     rmdir "$folder" 2>/dev/null || true
 }
@@ -54,8 +56,14 @@ debootstrap --variant=minbase --components="$parts" "$suite" "$root" "$mirror" $
 }
 rm "$folder/$suite.log"
 echo "fresh_chroot: minimal $suite made in $(between "$start" "$(now)") s"
+# a container has these two; tests of what a terminal shows need the second
 if mount -t proc proc "$root/proc" 2>/dev/null; then
-    mounted=yes
+    mounted="$root/proc"
+fi
+mkdir -p "$root/dev/pts"
+if mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts" 2>/dev/null; then
+    mounted="$mounted $root/dev/pts"
+    ln -sf pts/ptmx "$root/dev/ptmx"
 fi
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mkdir "$root/calla"
