@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import shutil
 import struct
 import subprocess
@@ -22,10 +23,16 @@ WEATHER = [{"type": "function", "function": {
                    "required": ["city"]}}}]
 
 
+def default_signals():
+    """In a new process: as started from a terminal, whatever nohup or `&` made ignored before."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*arguments, **options):
     """A running calla; stdout and stderr are pipes unless told otherwise."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
-               "cwd": ROOT, **options}
+               "cwd": ROOT, "preexec_fn": default_signals, **options}
     return subprocess.Popen([str(CALLA), *map(str, arguments)], **options)
 
 
