@@ -73,6 +73,7 @@ missing() {
     have_clang_runtime || echo clang-runtime
     have clang-format-14 || have clang-format || echo clang-format
     have cppcheck || echo cppcheck
+    have patch || echo patch
     have valgrind || [ "$(uname -s)" = Darwin ] || echo valgrind # there is none for macOS
     have_venv || echo python-venv
 }

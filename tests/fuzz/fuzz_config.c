@@ -22,6 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     assert(config.shape && config.max_position_embeddings > 0);
     assert(config.n_stop_ids >= 0 && config.n_stop_ids <= MAX_STOP_IDS);
+    for (int i = 0; i < config.n_stop_ids; i++)
+        assert(config.stop_ids[i] >= 0 && config.stop_ids[i] < config.shape->vocab_size);
     int bits = 0;
     config_bits(&config, "language_model.lm_head", &bits, &error);
     config_clear(&config);

@@ -63,7 +63,8 @@ failed=0
 for name; do
     log=$logs/prove-$name.log
     patch=$root/tests/fuzz/planted/$name.patch
-    if patch -p1 <"$patch" >"$log" 2>&1; then
+    if patch --dry-run -p1 <"$patch" >"$log" 2>&1; then
+        patch -p1 <"$patch" >>"$log" 2>&1
         line=$(prove) || failed=$((failed + 1))
         patch -R -p1 <"$patch" >>"$log" 2>&1 || exit 1
     else
