@@ -1,7 +1,10 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "base/cgroup.h"
 
 int64_t memory_physical(void)
 {
@@ -20,5 +23,24 @@ int64_t memory_available(void)
         if (sscanf(line, "MemAvailable: %lld", &kilobytes) == 1)
             break;
     fclose(file);
-    return kilobytes > 0 ? kilobytes * 1024 : memory_physical();
+    int64_t machine = kilobytes > 0 ? kilobytes * 1024 : memory_physical();
+    int64_t group = cgroup_memory_available("");
+    return group >= 0 && group < machine ? group : machine;
+}
+
+int64_t memory_limit(void)
+{
+    return cgroup_memory_limit("");
+}
+
+int64_t memory_peak(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+#ifdef __APPLE__
+    return usage.ru_maxrss;
+#else
+    return (int64_t)usage.ru_maxrss * 1024;
+#endif
 }

@@ -11,6 +11,22 @@
 
 #define BUFFER_SIZE (1 << 20)
 
+static void finish(struct sha256_ctx *hash, char hex[SHA256_HEX_SIZE])
+{
+    unsigned char digest[SHA256_DIGEST_SIZE];
+    sha256_digest(hash, sizeof digest, digest);
+    for (int i = 0; i < SHA256_DIGEST_SIZE; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+}
+
+void sha256_bytes(const void *data, size_t length, char hex[SHA256_HEX_SIZE])
+{
+    struct sha256_ctx hash;
+    sha256_init(&hash);
+    sha256_update(&hash, length, data);
+    finish(&hash, hex);
+}
+
 static enum status hash_descriptor(int descriptor, const char *path, unsigned char *buffer,
                                    struct sha256_ctx *hash,
                                    void (*progress)(void *context, int64_t done), void *context,
@@ -54,11 +70,7 @@ enum status sha256_file(const char *path, char hex[SHA256_HEX_SIZE],
         close(descriptor);
     }
     free(buffer);
-    if (status != STATUS_OK)
-        return status;
-    unsigned char digest[SHA256_DIGEST_SIZE];
-    sha256_digest(&hash, sizeof digest, digest);
-    for (int i = 0; i < SHA256_DIGEST_SIZE; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        finish(&hash, hex);
+    return status;
 }

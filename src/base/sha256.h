@@ -1,6 +1,7 @@
-/* SHA-256 of whole files, by the nettle library. */
+/* SHA-256 of whole files and of bytes, by the nettle library. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -12,3 +13,5 @@
 enum status sha256_file(const char *path, char hex[SHA256_HEX_SIZE],
                         void (*progress)(void *context, int64_t done), void *context,
                         struct error *error);
+
+void sha256_bytes(const void *data, size_t length, char hex[SHA256_HEX_SIZE]);

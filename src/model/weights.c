@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <math.h>
 #include <stddef.h>
 
 static int64_t matrix_bytes(const struct quant_matrix *matrix)
@@ -55,4 +56,18 @@ int64_t weights_bytes(const struct weights *weights)
     for (int i = 0; i < weights->shape->num_hidden_layers; i++)
         bytes += layer_bytes(&weights->layers[i]);
     return bytes;
+}
+
+double weights_step_bytes(const struct weights *weights, int n_rows)
+{
+    const struct shape *shape = weights->shape;
+    int64_t embedding = matrix_bytes(&weights->embed_tokens), experts = 0;
+    for (int i = 0; i < shape->num_hidden_layers; i++)
+        experts += matrix_bytes(&weights->layers[i].mlp.gate_proj) +
+                   matrix_bytes(&weights->layers[i].mlp.up_proj) +
+                   matrix_bytes(&weights->layers[i].mlp.down_proj);
+    double missed = 1 - (double)shape->num_experts_per_tok / shape->num_experts;
+    return (double)(weights_bytes(weights) - embedding - experts) +
+           (double)embedding / weights->embed_tokens.rows * n_rows +
+           (double)experts * (1 - pow(missed, n_rows));
 }

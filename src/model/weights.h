@@ -58,3 +58,7 @@ struct weights {
 
 /* Bytes of all parts of all matrices and vectors. */
 int64_t weights_bytes(const struct weights *weights);
+/* Bytes that one decode step of n_rows tokens reads, each once: all but the embedding, of which it
+ * reads a row a token, and but the experts, of which it reads those that the rows choose. Rows that
+ * choose independently choose num_experts * (1 - (1 - k / num_experts)^n_rows) of them. */
+double weights_step_bytes(const struct weights *weights, int n_rows);
