@@ -13,8 +13,8 @@ static void step_of_tiny(void **state)
     (void)state;
     const struct weights *w = checkpoint_weights(tiny);
     double embedding = 4096 * 256 / 2.0 + 4096 * 256 / 64 * 4.0;
-    double experts = 8 * 3 * 32 * (64 * 256 / 2.0 + 64 * 256 / 64 * 4.0); /* 8 layers */
-    assert_int_equal(w->shape->moe_intermediate_size, 64);
+    double experts = 8 * 3 * 32 * (128 * 256 / 2.0 + 128 * 256 / 64 * 4.0); /* 8 layers */
+    assert_int_equal(w->shape->moe_intermediate_size, 128);
     double rest = (double)weights_bytes(w) - embedding - experts;
     assert_float_equal(weights_step_bytes(w, 1), rest + embedding / 4096 + experts / 4, 1e-3);
     assert_float_equal(weights_step_bytes(w, 2),
