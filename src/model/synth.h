@@ -1,0 +1,48 @@
+/* Synthetic weights of a shape, a pure function of shape and seed: the real model's tensors by
+ * name, dtype and size (spec 4.3) with random contents whose statistics let a forward pass behave
+ * (finite, experts used evenly). For measuring and testing at full size where the real checkpoint
+ * is not at hand; `calla synth` writes the same bytes as a checkpoint.
+ *
+ * Any range of bytes is generated on its own, so threads and writers share the work as they like.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "model/weights.h"
+
+#define SYNTH_MAX_DIMS 5
+
+/* One tensor of the checkpoint. `offset` counts from the first tensor's first byte, with no gaps.
+ */
+struct synth_tensor {
+    char name[104];
+    const char *dtype; /* "U32" or "BF16" */
+    int n_dims;
+    int64_t dims[SYNTH_MAX_DIMS];
+    int64_t offset, size;
+    uint64_t key;               /* of its random numbers */
+    const unsigned char **view; /* where the weights point at it; NULL: vision */
+    uint16_t values[256];       /* BF16: a random byte chooses the value */
+};
+
+struct synth;
+
+/* The tensors alone, in checkpoint order; `shape` is borrowed until close. `vision` appends the
+ * tensors of the vision tower (spec 9), which change no other byte. */
+enum status synth_plan(const struct shape *shape, uint64_t seed, bool vision, struct synth **out,
+                       struct error *error);
+/* The same without vision, and written to memory of its own by n_threads threads (0: one for each
+ * processor). The memory is like a mapped file's: small pages, the first tensor at an odd address.
+ */
+enum status synth_open(const struct shape *shape, uint64_t seed, int n_threads, struct synth **out,
+                       struct error *error);
+void synth_close(struct synth *synth);
+
+const struct weights *synth_weights(const struct synth *synth); /* NULL after synth_plan */
+const struct synth_tensor *synth_tensors(const struct synth *synth, int *n);
+int64_t synth_bytes(const struct synth *synth); /* of all tensors */
+/* Bytes [from, from + n) of the tensors laid end to end. Any thread may call it at any time. */
+void synth_fill(const struct synth *synth, int64_t from, int64_t n, unsigned char *out);
