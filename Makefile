@@ -14,7 +14,7 @@
 #
 # Works with GNU make 3.81 (macOS) and newer.
 VERSION  := 0.1.0
-BACKENDS ?= ref
+BACKENDS ?= cpu ref
 BUILD    ?= build$(if $(ASAN),-asan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
 PACKAGES := jansson libutf8proc nettle
@@ -59,9 +59,18 @@ override CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all \
 override LDFLAGS += -fsanitize=address,undefined
 endif
 
+# The cpu backend's tables are built each for its own instructions, and with fused multiply-adds.
+KERNELS            := -ffp-contract=fast
+AVX512             := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+FLAGS_portable     := $(KERNELS) -Wno-psabi
+FLAGS_avx2         := $(KERNELS) -mavx2 -mfma -mf16c
+FLAGS_avx512       := $(KERNELS) $(AVX512)
+FLAGS_avx512vnni   := $(KERNELS) $(AVX512) -mavx512vnni
+
 LAYERS   := base model text backend engine library cli
 SOURCES  := $(foreach layer,$(LAYERS),$(wildcard src/$(layer)/*.c)) \
     $(foreach backend,$(BACKENDS),$(wildcard src/backend/$(backend)/*.c))
+SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c),$(SOURCES))
 OBJECTS  := $(SOURCES:src/%.c=$(BUILD)/obj/%.o)
 MAIN     := $(BUILD)/obj/cli/main.o
 PARTS    := $(filter-out $(MAIN),$(OBJECTS))
@@ -88,7 +97,7 @@ $(BUILD)/libcalla.a: $(PARTS)
 
 $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(CFLAGS) -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(CFLAGS) $(FLAGS_$(*F:kernels_%=%)) -c -o $@ $<
 
 $(BUILD)/obj/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -54,6 +54,8 @@ struct backend_options {
     int32_t n_valid_ids;           /* logit rows from here on are padding and masked */
     int32_t context;               /* capacity of each sequence, in tokens */
     int n_sequences;               /* that will live at once, at most */
+    int threads;                   /* 0: one for each core (cpu) */
+    const char *cpu;               /* kernels' level by name, NULL: the best this CPU runs (cpu) */
 };
 
 /* Limits that callers respect. */
@@ -83,6 +85,7 @@ struct backend {
 struct backend_ops {
     const char *name;
 
+    /* Sizes alone: the weights may have no data yet. */
     void (*plan)(const struct backend_options *options, struct memory_plan *plan);
     enum status (*open)(const struct backend_options *options, struct backend **out,
                         struct error *error);
@@ -126,6 +129,7 @@ struct backend_ops {
 };
 
 extern const struct backend_ops backend_ref; /* plain float32 C, the oracle */
+extern const struct backend_ops backend_cpu; /* thread pool and kernels for each instruction set */
 
 /* The backends compiled in, best first; ends with NULL. */
 extern const struct backend_ops *const backends[];

@@ -4,6 +4,9 @@
 #include "backend/backend.h"
 
 const struct backend_ops *const backends[] = {
+#ifdef BACKEND_CPU
+    &backend_cpu,
+#endif
 #ifdef BACKEND_REF
     &backend_ref,
 #endif

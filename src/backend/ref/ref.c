@@ -392,7 +392,7 @@ static enum status step(struct ref_backend *b, const struct row *rows, int n, in
                         struct ranked *ranked, const atomic_bool *cancel, struct error *error)
 {
     int32_t positions[MAX_ROWS];
-    enum status status = step_check(&b->base, b->shape, rows, n, positions, error);
+    enum status status = step_check(b->shape, rows, n, MAX_ROWS, positions, error);
     if (status != STATUS_OK)
         return status;
     for (int r = 0; r < n; r++)

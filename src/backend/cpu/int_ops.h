@@ -1,0 +1,270 @@
+/* 4-bit matrix products on int16 inputs, written once for vectors of LANES 32-bit lanes. Included
+ * by kernels_LEVEL.c, which defines before:
+ *   LANES                       8 or 16
+ *   vi, vf                      vectors of LANES int32 / float (GCC vector extension)
+ *   dot_pairs(acc, a, b)        acc + a.lo * b.lo + a.hi * b.hi for each lane's two int16
+ *   load_floats(p, n)           n <= LANES floats, the rest 0
+ *   load_bf16(p, n)             n <= LANES bf16 as floats, the rest 0
+ *   struct group_index          walks over the groups of a vector of LANES groups: _first, _next
+ *   group_lanes(c, which)       a group's lanes get its c; two groups side by side if LANES is 16
+ *   IN_REGISTER(v)              v is computed here and stays in a register
+ *   transpose8(p, stride, rows, dwords, out[8])
+ *                               LANES rows of up to 8 dwords -> 8 vectors, one dword of each row
+ *
+ * Weights. A group's 32 bytes are 16 words of 16 bits; word l holds the codes 4l .. 4l+3. Masking
+ * nibble j of all words gives the codes 4l + j as int16 lanes ("plane" j), so inputs are stored in
+ * that order: [pair of groups][plane][group in pair][16]. In the 32-bit lanes of transposed rows
+ * the same masks give the codes of columns 8d + j and 8d + 4 + j, which lie side by side in x.
+ *
+ * 64 codes of at most 15 times 32767 stay below 2^25: a group's sum is exact in int32. */
+
+#define GROUPS_PER_VECTOR (LANES / 8)
+#define TILE_VECTORS 2 /* of rows: their transposed codes stay in registers beside the sums */
+#define TILE_WIDTH (TILE_VECTORS * LANES)
+#define MATMUL_TOKENS 128 /* rows of x for which one unpacked tile is used */
+#define MAX_GROUPS 64     /* of a row: 4096 columns */
+
+#ifndef PREFETCH
+#define PREFETCH 2048
+#endif
+static inline void prefetch(const unsigned char *p)
+{
+    __builtin_prefetch(p, 0, 3);
+}
+
+static inline vi load_vector(const void *p)
+{
+    vi v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Codes of plane 0 .. 3 of packed words. */
+static inline void unpack_planes(vi packed, vi plane[4])
+{
+    typedef uint16_t words __attribute__((vector_size(4 * LANES)));
+    words w = (words)packed;
+    plane[0] = (vi)(w & 15);
+    plane[1] = (vi)(w >> 4 & 15);
+    plane[2] = (vi)(w >> 8 & 15);
+    plane[3] = (vi)(w >> 12);
+}
+
+static void quantize(const float *x, int from, int n, const struct activations *out, int64_t row)
+{
+    int groups = out->columns / GROUP_SIZE;
+    for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
+        int16_t *codes =
+            out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
+        float largest = 0, not_finite = 0;
+        for (int i = 0; i < GROUP_SIZE; i++) {
+            float size = fabsf(x[i]);
+            largest = size > largest ? size : largest;
+            not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
+        }
+        float scale = largest / 32767 + not_finite, inverse = largest > 0 ? 32767 / largest : 0;
+        int32_t rounded[GROUP_SIZE], sum = 0;
+        for (int i = 0; i < GROUP_SIZE; i++) {
+            /* adding 1.5 * 2^23 leaves the nearest integer in the low bits */
+            float shifted = x[i] * inverse + 12582912.0f;
+            int32_t bits;
+            memcpy(&bits, &shifted, sizeof bits);
+            rounded[i] = bits - 0x4B400000;
+            sum += rounded[i];
+        }
+        for (int plane = 0; plane < 4; plane++)
+            for (int lane = 0; lane < GROUP_SIZE / 4; lane++)
+                codes[plane * PAIR / 4 + lane] = (int16_t)rounded[4 * lane + plane];
+        out->scales[row * groups + group] = scale;
+        out->sums[row * groups + group] = scale * (float)sum;
+    }
+}
+
+/* One row of w times N rows of x. */
+static inline __attribute__((always_inline)) void matvec_row(const struct q4_rows *w, int row,
+                                                             const struct activations *x,
+                                                             const int64_t *rows, const int N,
+                                                             float *y, int64_t stride)
+{
+    int groups = w->columns / GROUP_SIZE;
+    const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
+    const unsigned char *scales = w->scales + (int64_t)row * groups * 2;
+    const unsigned char *biases = w->biases + (int64_t)row * groups * 2;
+    vf sum[MATVEC_ROWS];
+    const int16_t *codes[MATVEC_ROWS];
+    int64_t at = 0;
+    for (int r = 0; r < N; r++) {
+        codes[r] = x->codes + rows[r] * x->code_stride;
+        sum[r] = (vf){0};
+    }
+    for (int first = 0; first < groups; first += LANES) {
+        int n = groups - first < LANES ? groups - first : LANES;
+        prefetch(scales + first * 2 + PREFETCH/8);prefetch(biases + first * 2 + PREFETCH/8);
+        vf scale = load_bf16(scales + first * 2, n), bias = load_bf16(biases + first * 2, n);
+        vf c[MATVEC_ROWS];
+        for (int r = 0; r < N; r++) {
+            c[r] = scale * load_floats(x->scales + rows[r] * groups + first, n);
+            sum[r] += bias * load_floats(x->sums + rows[r] * groups + first, n);
+        }
+        struct group_index which = group_index_first();
+        for (int g = 0; g < n; g += 2, at += PAIR)
+            for (int half = 0; half < 2; half += GROUPS_PER_VECTOR) {
+                vi plane[4];
+                unpack_planes(load_vector(weight), plane);
+                prefetch(weight + PREFETCH);
+                weight += GROUPS_PER_VECTOR * GROUP_SIZE / 2;
+                for (int r = 0; r < N; r++) {
+                    const int16_t *x_codes = codes[r] + at + half * (GROUP_SIZE / 4);
+                    vi dot = {0};
+                    for (int j = 0; j < 4; j++)
+                        dot = dot_pairs(dot, plane[j], load_vector(x_codes + j * PAIR / 4));
+                    sum[r] += __builtin_convertvector(dot, vf) * group_lanes(&c[r], &which);
+                }
+                group_index_next(&which);
+            }
+    }
+    for (int r = 0; r < N; r++)
+        y[r * stride + row] = add_lanes(sum[r]);
+}
+
+static void matvec_q4(const struct q4_rows *w, const struct activations *x, const int32_t *index,
+                      int n, float *y, int64_t stride)
+{
+    int64_t rows[MATVEC_ROWS];
+    for (int r = 0; r < n; r++)
+        rows[r] = index ? index[r] : r;
+    for (int row = 0; row < w->rows; row++) {
+        /* Each case is compiled for its own n; the sums then stay in registers. */
+        switch (n) {
+        case 1: matvec_row(w, row, x, rows, 1, y, stride); break;
+        case 2: matvec_row(w, row, x, rows, 2, y, stride); break;
+        case 3: matvec_row(w, row, x, rows, 3, y, stride); break;
+        case 4: matvec_row(w, row, x, rows, 4, y, stride); break;
+        case 5: matvec_row(w, row, x, rows, 5, y, stride); break;
+        case 6: matvec_row(w, row, x, rows, 6, y, stride); break;
+        case 7: matvec_row(w, row, x, rows, 7, y, stride); break;
+        default: matvec_row(w, row, x, rows, 8, y, stride); break;
+        }
+    }
+}
+
+/* TILE_WIDTH rows of a matrix, transposed: lane = row. */
+struct tile {
+    vf scale[MAX_GROUPS][TILE_VECTORS], bias[MAX_GROUPS][TILE_VECTORS];
+    vi codes[8][4][TILE_VECTORS];          /* of one group: [dword][plane], two columns a lane */
+    vf sum[MATMUL_TOKENS][TILE_VECTORS];
+};
+
+/* bf16 numbers of `rows` rows, [rows][groups], as vectors over rows. */
+static void transpose_bf16(const unsigned char *p, int groups, int rows, vf (*out)[TILE_VECTORS])
+{
+    for (int v = 0; v < TILE_VECTORS; v++)
+        for (int first = 0; first < groups; first += 16) {
+            int n = groups - first < 16 ? groups - first : 16, left = rows - v * LANES;
+            vi dword[8]; /* two groups each, the first one in the low half */
+            transpose8(p + (int64_t)v * LANES * groups * 2 + first * 2, groups * 2, left, n / 2,
+                       dword);
+            for (int g = 0; g < n; g++)
+                out[first + g][v] =
+                    (vf)(g % 2 ? dword[g / 2] & (int32_t)0xFFFF0000 : dword[g / 2] << 16);
+        }
+}
+
+/* tile->sum of T rows of x from `sums` on += their products with group g. */
+static inline __attribute__((always_inline)) void multiply_tile(const struct tile *tile, int g,
+                                                                const struct activations *x,
+                                                                const int64_t *rows, const int T,
+                                                                vf (*sums)[TILE_VECTORS])
+{
+    int groups = x->columns / GROUP_SIZE;
+    vi dot[8][TILE_VECTORS];
+    const int16_t *codes[8];
+    for (int t = 0; t < T; t++) {
+        codes[t] = x->codes + rows[t] * x->code_stride + g / 2 * PAIR + g % 2 * (GROUP_SIZE / 4);
+        for (int v = 0; v < TILE_VECTORS; v++)
+            dot[t][v] = (vi){0};
+    }
+    for (int d = 0; d < 8; d++)
+        for (int j = 0; j < 4; j++)
+            for (int t = 0; t < T; t++) {
+                int32_t two;
+                memcpy(&two, codes[t] + j * PAIR / 4 + d * 2, sizeof two);
+                vi both = (vi){0} + two;
+                for (int v = 0; v < TILE_VECTORS; v++)
+                    dot[t][v] = dot_pairs(dot[t][v], tile->codes[d][j][v], both);
+                for (int v = 0; v < TILE_VECTORS; v++)
+                    IN_REGISTER(dot[t][v]); /* or the compiler gathers products in memory */
+            }
+    for (int t = 0; t < T; t++) {
+        float scale = x->scales[rows[t] * groups + g], sum = x->sums[rows[t] * groups + g];
+        for (int v = 0; v < TILE_VECTORS; v++)
+            sums[t][v] += __builtin_convertvector(dot[t][v], vf) * (tile->scale[g][v] * scale) +
+                          tile->bias[g][v] * sum;
+    }
+}
+
+static void multiply_tiles(struct tile *tile, int g, const struct activations *x,
+                           const int64_t *rows, int n)
+{
+    int t = 0;
+    for (; t + TILE_TOKENS <= n; t += TILE_TOKENS)
+        multiply_tile(tile, g, x, rows + t, TILE_TOKENS, tile->sum + t);
+    switch (n - t) {
+    case 1: multiply_tile(tile, g, x, rows + t, 1, tile->sum + t); break;
+    case 2: multiply_tile(tile, g, x, rows + t, 2, tile->sum + t); break;
+    case 3: multiply_tile(tile, g, x, rows + t, 3, tile->sum + t); break;
+#if TILE_TOKENS > 4
+    case 4: multiply_tile(tile, g, x, rows + t, 4, tile->sum + t); break;
+    case 5: multiply_tile(tile, g, x, rows + t, 5, tile->sum + t); break;
+    case 6: multiply_tile(tile, g, x, rows + t, 6, tile->sum + t); break;
+    case 7: multiply_tile(tile, g, x, rows + t, 7, tile->sum + t); break;
+#endif
+    default: break;
+    }
+}
+
+/* Rows [from, from + count) of w, count <= TILE_WIDTH, times n <= MATMUL_TOKENS rows of x. */
+static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
+                        const struct activations *x, const int64_t *rows, int n, float *y,
+                        int64_t stride)
+{
+    int groups = w->columns / GROUP_SIZE;
+    for (int t = 0; t < n; t++)
+        for (int v = 0; v < TILE_VECTORS; v++)
+            tile->sum[t][v] = (vf){0};
+    const unsigned char *weight = w->weight + (int64_t)from * (w->columns / 2);
+    for (int g = 0; g < groups; g++) {
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            vi dword[8], plane[4];
+            transpose8(weight + (int64_t)v * LANES * (w->columns / 2) + g * (GROUP_SIZE / 2),
+                       w->columns / 2, count - v * LANES, 8, dword);
+            for (int d = 0; d < 8; d++) {
+                unpack_planes(dword[d], plane);
+                for (int j = 0; j < 4; j++)
+                    tile->codes[d][j][v] = plane[j];
+            }
+        }
+        multiply_tiles(tile, g, x, rows, n);
+    }
+    for (int t = 0; t < n; t++)
+        memcpy(y + t * stride + from, tile->sum[t], (size_t)count * sizeof *y);
+}
+
+static void matmul_q4(const struct q4_rows *w, const struct activations *x, const int32_t *index,
+                      int n, float *y, int64_t stride)
+{
+    struct tile tile;
+    int groups = w->columns / GROUP_SIZE;
+    for (int from = 0; from < w->rows; from += TILE_WIDTH) {
+        int count = w->rows - from < TILE_WIDTH ? w->rows - from : TILE_WIDTH;
+        transpose_bf16(w->scales + (int64_t)from * groups * 2, groups, count, tile.scale);
+        transpose_bf16(w->biases + (int64_t)from * groups * 2, groups, count, tile.bias);
+        for (int first = 0; first < n; first += MATMUL_TOKENS) {
+            int64_t rows[MATMUL_TOKENS];
+            int tokens = n - first < MATMUL_TOKENS ? n - first : MATMUL_TOKENS;
+            for (int t = 0; t < tokens; t++)
+                rows[t] = index ? index[first + t] : first + t;
+            matmul_tile(&tile, w, from, count, x, rows, tokens, y + first * stride, stride);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+#include "backend/cpu/kernels.h"
+
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/cpu.h"
+
+extern const struct kernels kernels_portable;
+#if defined __x86_64__
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512vnni;
+#endif
+
+const struct kernels *const kernels_tables[] = {
+#if defined __x86_64__
+    &kernels_avx512vnni, &kernels_avx512, &kernels_avx2,
+#endif
+    &kernels_portable,   NULL,
+};
+
+bool kernels_usable(const struct kernels *kernels)
+{
+    struct cpu_features cpu = cpu_features();
+#if defined __x86_64__
+    bool avx2 = cpu.avx2 && cpu.fma && cpu.f16c;
+    bool avx512 = avx2 && cpu.avx512f && cpu.avx512bw && cpu.avx512vl && cpu.avx512dq;
+    if (kernels == &kernels_avx2)
+        return avx2;
+    if (kernels == &kernels_avx512)
+        return avx512;
+    if (kernels == &kernels_avx512vnni)
+        return avx512 && cpu.avx512vnni;
+#else
+    (void)cpu;
+#endif
+    return kernels == &kernels_portable;
+}
+
+/* "avx512vnni, avx2, portable": the usable ones, or all of them. */
+static void list_names(bool all, struct bytes *out)
+{
+    for (const struct kernels *const *table = kernels_tables; *table; table++)
+        if (all || kernels_usable(*table)) {
+            if (out->length > 0)
+                bytes_append_text(out, ", ");
+            bytes_append_text(out, (*table)->name);
+        }
+}
+
+static enum status refuse(const char *name, bool known, struct error *error)
+{
+    struct bytes names = {0};
+    list_names(!known, &names);
+    const char *text = bytes_terminate(&names);
+    if (!text)
+        error_no_memory(error, "the names of CPU levels");
+    else if (known)
+        error_set(error, STATUS_UNSUPPORTED, "cpu: this CPU cannot run '%s', wanted one of: %s",
+                  name, text);
+    else
+        error_set(error, STATUS_INVALID, "cpu: found '%s', wanted one of: %s", name, text);
+    bytes_clear(&names);
+    return error->status;
+}
+
+enum status kernels_find(const char *name, const struct kernels **out, struct error *error)
+{
+    for (const struct kernels *const *table = kernels_tables; *table; table++) {
+        if (name && strcmp(name, (*table)->name) != 0)
+            continue;
+        if (kernels_usable(*table)) {
+            *out = *table;
+            return STATUS_OK;
+        }
+        if (name)
+            return refuse(name, true, error);
+    }
+    return refuse(name, false, error);
+}

@@ -1,0 +1,96 @@
+/* The inner loops of the cpu backend, one table for each instruction set. kernels_LEVEL.c fills a
+ * table; kernels.c picks one at open, the best this CPU can run or the one asked for by name. Names
+ * are those of the reference (backend/ref/ops.h), which tests compare every table with.
+ *
+ * Inputs of 4-bit matrices are rounded to int16, one scale for each group of 64: next to float32 in
+ * fidelity at the speed of integer products (DESIGN.md, "The cpu backend"). Every sum is taken in a
+ * fixed order, so a result depends on nothing but its own inputs. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "model/quant.h"
+#include "model/weights.h"
+
+#define MATVEC_ROWS 8   /* rows of x that matvec_q4 takes at most */
+#define PAIR 128        /* columns of two groups, whose codes lie interleaved */
+#define KV_BLOCK 16     /* positions whose keys lie interleaved in the KV cache */
+#define SCORE_BLOCK 64  /* positions that attention_block takes at most */
+#define QUERIES 8       /* query heads that share a KV head */
+#define CHUNK_TOKENS 64 /* tokens that deltanet_chunk takes at most (spec 2.6) */
+
+/* Rounded inputs of a 4-bit matrix product: value = scale * code. `sums` are the sums of a group's
+ * rounded values. The order of codes inside a pair of groups is the table's own. */
+struct activations {
+    int16_t *codes;       /* [rows][code_stride] */
+    float *scales, *sums; /* [rows][columns / 64] */
+    int columns, code_stride;
+};
+
+/* Rows of a 4-bit matrix where they lie in the mapped file (spec 4.4). */
+struct q4_rows {
+    const unsigned char *weight, *scales, *biases;
+    int rows, columns;
+};
+
+/* The running softmax of QUERIES queries over the positions seen so far. */
+struct attention_state {
+    float max[QUERIES], sum[QUERIES];
+    float out[QUERIES][HEAD_DIM]; /* not yet divided by sum */
+};
+
+struct kernels {
+    const char *name; /* as in --cpu */
+
+    /* Rounds n groups of row `row`, from group `from` on; x points to the first one's values. */
+    void (*quantize)(const float *x, int from, int n, const struct activations *out, int64_t row);
+    /* y[r * stride + i] = row i of w times row index[r] of x (row r when index is NULL), for n rows
+     * of x. matvec: n <= MATVEC_ROWS, reads each weight once and leaves it packed. matmul: any n,
+     * unpacks each weight once for many rows of x. */
+    void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, const int32_t *index,
+                      int n, float *y, int64_t stride);
+    void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, const int32_t *index,
+                      int n, float *y, int64_t stride);
+    /* The same for rows [from, to) of an 8-bit matrix and float32 rows of x, [n][columns]. */
+    void (*matmul_q8)(const struct quant_matrix *w, int from, int to, const float *x, int n,
+                      float *y, int64_t stride);
+
+    void (*rms_norm)(const float *x, const float *weight, int n, float eps, float *y);
+    void (*l2_norm)(float *x, int n, float scale);
+    void (*gated_norm)(float *o, const float *weight, const float *z, int n, float eps);
+    void (*swiglu)(float *gate, const float *up, int n);        /* gate = silu(gate) * up */
+    void (*sigmoid_gate)(float *x, const float *gate, int n);   /* x *= sigmoid(gate) */
+    void (*add_scaled)(float *y, float a, const float *x, int n); /* y += a * x */
+
+    /* Convolution and SiLU of n consecutive tokens (ref_conv_step). x [n][x_stride], its first
+     * `channels` columns; taps [4][tap_stride], oldest first; state [3][state_stride], oldest
+     * first, is moved on; out [n][channels]. */
+    void (*conv)(const float *x, int64_t x_stride, int n, const float *taps, int64_t tap_stride,
+                 float *state, int64_t state_stride, int channels, float *out);
+    /* One token of one value head (ref_deltanet_step). state [128][128]. */
+    void (*deltanet_step)(float *state, const float *q, const float *k, const float *v, float g,
+                          float beta, float *o);
+    /* n <= CHUNK_TOKENS tokens of one value head at once. The strides are floats from one token's
+     * row to the next; g, beta [n]; o [n][128]. */
+    void (*deltanet_chunk)(float *state, const float *q, const float *k, const float *v,
+                           int64_t qk_stride, int64_t v_stride, const float *g, const float *beta,
+                           int n, float *o);
+    /* Sum of exp(x - max) over any n values. */
+    double (*sum_exp)(const float *x, int n, float max);
+
+    /* QUERIES scaled queries [QUERIES][HEAD_DIM] on n <= SCORE_BLOCK positions. keys
+     * [positions / KV_BLOCK][HEAD_DIM][KV_BLOCK], values [positions][HEAD_DIM], float16. */
+    void (*attention_block)(const float *queries, const uint16_t *keys, const uint16_t *values,
+                            int n, struct attention_state *state);
+    /* n float32 to float16, out of range to the largest. */
+    void (*store_f16)(const float *x, int n, uint16_t *out);
+};
+
+/* The tables that are compiled in, best first, whether this CPU can run them or not; ends with NULL. */
+extern const struct kernels *const kernels_tables[];
+/* Whether this CPU and system can run a table. */
+bool kernels_usable(const struct kernels *kernels);
+/* The best usable table for NULL, else the one of that name. */
+enum status kernels_find(const char *name, const struct kernels **out, struct error *error);

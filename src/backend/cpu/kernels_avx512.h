@@ -1,0 +1,106 @@
+/* The AVX-512 tables, with VNNI's fused multiply-add of pairs or without: included by
+ * kernels_avx512.c and kernels_avx512vnni.c, which define LEVEL_NAME, TABLE and DOT_PAIRS. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/kernels.h"
+
+#define LANES 16
+#define TILE_TOKENS 8
+
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef float vf __attribute__((vector_size(64)));
+
+static inline vi dot_pairs(vi acc, vi a, vi b)
+{
+    return (vi)DOT_PAIRS((__m512i)acc, (__m512i)a, (__m512i)b);
+}
+
+static inline __mmask16 first_lanes(int n)
+{
+    return (__mmask16)(n >= 16 ? 0xFFFF : (1u << n) - 1);
+}
+
+static inline vf load_floats(const float *p, int n)
+{
+    return (vf)_mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+
+static inline vf load_bf16(const unsigned char *p, int n)
+{
+    __m256i words = _mm256_maskz_loadu_epi16(first_lanes(n), p);
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
+}
+
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
+
+struct group_index {
+    __m512i which; /* the first group 8 times, the second 8 times */
+};
+
+static inline struct group_index group_index_first(void)
+{
+    __m512i first = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
+    return (struct group_index){first};
+}
+
+static inline void group_index_next(struct group_index *index)
+{
+    index->which = _mm512_add_epi32(index->which, _mm512_set1_epi32(2));
+}
+
+static inline vf group_lanes(const vf *c, const struct group_index *index)
+{
+    return (vf)_mm512_permutexvar_ps(index->which, (__m512)*c);
+}
+
+static inline float add_lanes(vf v)
+{
+    return _mm512_reduce_add_ps((__m512)v);
+}
+
+static inline vf load_f16(const uint16_t *p)
+{
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+static inline void store_f16_lanes(vf v, uint16_t *p)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/* Row i's dwords for the lower half, row i + 4's for the upper one. */
+static inline __m512i two_rows(const unsigned char *p, int64_t stride, int i, int rows, __mmask8 m)
+{
+    __m256i low = _mm256_maskz_loadu_epi32(i < rows ? m : 0, p + i * stride);
+    __m256i high = _mm256_maskz_loadu_epi32(i + 4 < rows ? m : 0, p + (i + 4) * stride);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+static inline void transpose8(const unsigned char *p, int64_t stride, int rows, int dwords,
+                              vi out[8])
+{
+    __mmask8 m = (__mmask8)((1u << dwords) - 1);
+    __m512i quad[2][4]; /* [rows 0-7, 8-15][dword modulo 4] */
+    for (int half = 0; half < 2; half++) {
+        __m512i r[4];
+        for (int i = 0; i < 4; i++)
+            r[i] = two_rows(p + 8 * half * stride, stride, i, rows - 8 * half, m);
+        __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+        __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+        quad[half][0] = _mm512_unpacklo_epi64(a, c);
+        quad[half][1] = _mm512_unpackhi_epi64(a, c);
+        quad[half][2] = _mm512_unpacklo_epi64(b, d);
+        quad[half][3] = _mm512_unpackhi_epi64(b, d);
+    }
+    for (int i = 0; i < 4; i++) {
+        /* 128-bit lanes of quad: dword i of rows 0-3, dword i + 4 of them, the same of rows 4-7 */
+        out[i] = (vi)_mm512_shuffle_i32x4(quad[0][i], quad[1][i], 0x88);
+        out[i + 4] = (vi)_mm512_shuffle_i32x4(quad[0][i], quad[1][i], 0xDD);
+    }
+}
+
+#include "backend/cpu/int_ops.h"
+#include "backend/cpu/float_ops.h"
+#include "backend/cpu/table.h"

@@ -1,0 +1,20 @@
+/* The table of one level, after int_ops.h and float_ops.h. */
+const struct kernels TABLE = {
+    .name = LEVEL_NAME,
+    .quantize = quantize,
+    .matvec_q4 = matvec_q4,
+    .matmul_q4 = matmul_q4,
+    .matmul_q8 = matmul_q8,
+    .rms_norm = rms_norm,
+    .l2_norm = l2_norm,
+    .gated_norm = gated_norm,
+    .swiglu = swiglu,
+    .sigmoid_gate = sigmoid_gate,
+    .add_scaled = add_scaled,
+    .conv = conv,
+    .deltanet_step = deltanet_step,
+    .deltanet_chunk = deltanet_chunk,
+    .sum_exp = sum_exp,
+    .attention_block = attention_block,
+    .store_f16 = store_f16,
+};

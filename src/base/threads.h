@@ -1,0 +1,20 @@
+/* A fixed group of threads that share the units of one job after the other. The caller's thread
+ * works too, so a group of n has n - 1 workers; they watch for the next job for a moment and then
+ * sleep, so that jobs which follow each other closely cost no system call and idling costs nothing.
+ * A worker that is late or not running holds up no job: whoever is there takes its units. */
+#pragma once
+
+#include "base/error.h"
+
+struct threads;
+
+/* n from 1 to THREADS_MAX. */
+#define THREADS_MAX 1024
+enum status threads_new(int n, struct threads **out, struct error *error);
+void threads_free(struct threads *threads); /* NULL is allowed */
+int threads_count(const struct threads *threads);
+
+/* Calls work(context, unit) once for each unit of 0..n_units-1, in any order and on any thread, and
+ * returns when all are done. One job at a time, from one thread. */
+void threads_run(struct threads *threads, void (*work)(void *context, int unit), void *context,
+                 int n_units);
