@@ -86,7 +86,7 @@ static inline __attribute__((always_inline)) void matvec_row(const struct q4_row
                                                              const int64_t *rows, const int N,
                                                              float *y, int64_t stride)
 {
-    int groups = w->columns / GROUP_SIZE;
+    int groups = w->columns / GROUP_SIZE, x_groups = x->columns / GROUP_SIZE;
     const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
     const unsigned char *scales = w->scales + (int64_t)row * groups * 2;
     const unsigned char *biases = w->biases + (int64_t)row * groups * 2;
@@ -103,8 +103,8 @@ static inline __attribute__((always_inline)) void matvec_row(const struct q4_row
         vf scale = load_bf16(scales + first * 2, n), bias = load_bf16(biases + first * 2, n);
         vf c[MATVEC_ROWS];
         for (int r = 0; r < N; r++) {
-            c[r] = scale * load_floats(x->scales + rows[r] * groups + first, n);
-            sum[r] += bias * load_floats(x->sums + rows[r] * groups + first, n);
+            c[r] = scale * load_floats(x->scales + rows[r] * x_groups + first, n);
+            sum[r] += bias * load_floats(x->sums + rows[r] * x_groups + first, n);
         }
         struct group_index which = group_index_first();
         for (int g = 0; g < n; g += 2, at += PAIR)

@@ -26,7 +26,7 @@
 struct activations {
     int16_t *codes;       /* [rows][code_stride] */
     float *scales, *sums; /* [rows][columns / 64] */
-    int columns, code_stride;
+    int columns, code_stride; /* room of a row; a matrix may use fewer columns */
 };
 
 /* Rows of a 4-bit matrix where they lie in the mapped file (spec 4.4). */
