@@ -11,13 +11,15 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,        &command_score,  &command_inspect, &command_tokenize,
-    &command_detokenize, &command_render, &command_parse,   NULL,
+    &command_run,     &command_perplexity, &command_score,
+    &command_inspect, &command_tokenize,   &command_detokenize,
+    &command_render,  &command_parse,      NULL,
 };
 
 int command_failed(const struct error *error)
 {
-    fprintf(stderr, "calla: %s\n", error->message);
+    if (error->status != STATUS_CANCELLED)
+        fprintf(stderr, "calla: %s\n", error->message);
     return EXIT_FAILED;
 }
 

@@ -38,3 +38,6 @@ struct option {
 int options_parse(const struct command *command, int argc, char **argv,
                   const struct option *options, const char **positionals, int min_positionals,
                   int max_positionals);
+/* "calla COMMAND: MESSAGE (see calla COMMAND --help)" on stderr; gives EXIT_USAGE. */
+int options_usage(const struct command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
