@@ -97,6 +97,13 @@ enum status evaluation_run(const struct evaluation *evaluation, const char *what
     return status;
 }
 
+void tally_add(struct tally *tally, double nll, bool hit)
+{
+    tally->predicted++;
+    tally->nll += nll;
+    tally->hits += hit;
+}
+
 double tally_mean_nll(const struct tally *tally)
 {
     return tally->predicted ? tally->nll / (double)tally->predicted : NAN;

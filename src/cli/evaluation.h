@@ -66,6 +66,7 @@ struct tally {
     double nll;              /* sum, nats */
 };
 
+void tally_add(struct tally *tally, double nll, bool hit);
 double tally_mean_nll(const struct tally *tally);
 /* Appends "mean_nll": …, "perplexity": …, "top1": …, as fields of a JSON object. */
 void tally_print_json(const struct tally *tally, struct bytes *out);

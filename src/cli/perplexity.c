@@ -46,9 +46,7 @@ static enum status on_token(void *context, int64_t index, int i, struct error *e
         enum status status = scorer_nll(&p->scorer, i, id, &nll, error);
         if (status != STATUS_OK)
             return status;
-        p->tally.predicted++;
-        p->tally.nll += nll;
-        p->tally.hits += p->scorer.ranked[i].id[0] == id;
+        tally_add(&p->tally, nll, p->scorer.ranked[i].id[0] == id);
     }
     return p->jsonl ? print_token(p, index, i, nll, error) : STATUS_OK;
 }
