@@ -69,6 +69,7 @@ missing() {
     fi
     [ "$set" = test ] || return 0
     any /usr/include/cmocka.h /usr/local/include/cmocka.h /opt/homebrew/include/cmocka.h || echo cmocka
+    have g++ || echo g++
     have clang || echo clang
     have_clang_runtime || echo clang-runtime
     have clang-format-14 || have clang-format || echo clang-format
@@ -119,6 +120,7 @@ dnf_package() {
     cmocka) echo libcmocka-devel ;;
     clang-runtime) echo compiler-rt ;;
     clang-format) echo clang-tools-extra ;;
+    g++) echo gcc-c++ ;;
     python-venv) echo python3 ;;
     *) echo "$1" ;;
     esac
@@ -127,7 +129,7 @@ dnf_package() {
 # untested
 brew_package() {
     case $1 in
-    compiler) ;; # Apple's, see install()
+    compiler | g++) ;; # Apple's, see install()
     clang | clang-runtime) echo llvm ;; # Apple's clang has no fuzzer
     clang-format) echo clang-format ;;
     python-venv) echo python3 ;;
