@@ -9,8 +9,9 @@
 #   make fuzz                build/fuzz/NAME from tests/fuzz/fuzz_NAME.c (clang)
 #   make bench               build/bench/NAME from bench/NAME.c
 #   make examples            build/examples/NAME from examples/NAME.c
+#   make pages               build/share: man page and completions, from the program's own tables
 #   make library             build/libcalla.a and the shared library, which export calla_* alone
-#   make install             program, libraries, calla.h, calla.pc; PREFIX=/usr/local, DESTDIR=
+#   make install             all of these, calla.h and calla.pc; PREFIX=/usr/local, DESTDIR=
 #   make uninstall           removes what `make install` with the same variables put there
 #   make dist                build/calla-VERSION-OS-ARCH.tar.gz, relocatable
 #   V=1                      shows whole commands, and what passing tests print
@@ -89,8 +90,9 @@ GATE     := $(BUILD)/obj/tests/support/alloc.o
 HELPERS  := $(filter-out $(GATE),$(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c)))
 WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf json_loadb)
 
-.PHONY: all library install uninstall tests check check-alloc fuzz fuzz-programs bench examples \
+.PHONY: all pages library install uninstall tests check check-alloc fuzz fuzz-programs bench examples \
     dist clean FORCE
+.DELETE_ON_ERROR:
 .SECONDARY: # keeps object files of tests
 all: $(BUILD)/calla
 	@:
@@ -141,17 +143,32 @@ $(BUILD)/calla.pc: packaging/calla.pc.in FORCE
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR:$(PREFIX)/%=$${prefix}/%)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@PACKAGES@|$(LIBRARY_PACKAGES)|' $< > $@
 
+# the generators read what the program says of its commands, so it must run here
+PAGES := $(addprefix $(BUILD)/share/,calla.1 calla.bash _calla calla.fish)
+pages: $(PAGES)
+	@:
+$(BUILD)/share/table.tsv: $(BUILD)/calla
+	@mkdir -p $(@D)
+	@$(BUILD)/calla --help-table > $@
+$(PAGES): $(BUILD)/share/%: packaging/%.awk packaging/table.awk $(BUILD)/share/table.tsv
+	$(call say,AWK,$@)awk -v version=$(VERSION) -f packaging/table.awk -f $< $(BUILD)/share/table.tsv > $@
+
 # what is installed, as MODE:FILE:PLACE; the mode "link" makes a symbolic link to the name FILE
 DOCDIR := $(DATADIR)/doc/calla
 PLACES := 755:$(BUILD)/calla:$(BINDIR)/calla 644:include/calla.h:$(INCLUDEDIR)/calla.h \
     644:$(BUILD)/libcalla.a:$(LIBDIR)/libcalla.a 755:$(BUILD)/$(SHARED_FILE):$(LIBDIR)/$(SHARED_FILE) \
     link:$(SHARED_FILE):$(LIBDIR)/$(SHARED_NAME) link:$(SHARED_NAME):$(LIBDIR)/$(SHARED_LINK) \
-    644:$(BUILD)/calla.pc:$(LIBDIR)/pkgconfig/calla.pc 644:LICENSE:$(DOCDIR)/LICENSE \
+    644:$(BUILD)/calla.pc:$(LIBDIR)/pkgconfig/calla.pc \
+    644:$(BUILD)/share/calla.1:$(DATADIR)/man/man1/calla.1 \
+    644:$(BUILD)/share/calla.bash:$(DATADIR)/bash-completion/completions/calla \
+    644:$(BUILD)/share/_calla:$(DATADIR)/zsh/site-functions/_calla \
+    644:$(BUILD)/share/calla.fish:$(DATADIR)/fish/vendor_completions.d/calla.fish \
+    644:LICENSE:$(DOCDIR)/LICENSE \
     $(foreach file,$(wildcard licenses/*),644:$(file):$(DOCDIR)/$(file))
 EACH_PLACE := for entry in $(PLACES); do mode=$${entry%%:*} place=$(DESTDIR)$${entry\#\#*:}; \
     file=$${entry\#*:}; file=$${file%:*};
 
-install: all library $(BUILD)/calla.pc
+install: all library pages $(BUILD)/calla.pc
 	$(call say,INST,$(DESTDIR)$(PREFIX))set -e; $(EACH_PLACE) mkdir -p "$${place%/*}"; \
 	    if [ $$mode = link ]; then ln -sf "$$file" "$$place"; \
 	    else install -m $$mode "$$file" "$$place"; fi; done
@@ -218,11 +235,12 @@ $(BUILD)/examples/%: examples/%.c include/calla.h $(BUILD)/libcalla.a
 	$(call say,LINK,$@)$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -Iinclude $(LDFLAGS) -o $@ $< \
 	    $(BUILD)/libcalla.a $(LDLIBS)
 
-# the static program, its licences and the shipped model without the vectors for tests
+# the static program, its man page, completions, licences and the shipped model without the vectors for tests
 DIST := calla-$(VERSION)-$(OS)-$(ARCH)
 dist:
-	@$(MAKE) --no-print-directory STATIC=1 BUILD=build-static all
-	@rm -rf build/dist && mkdir -p build/dist/$(DIST)/models/tiny
+	@$(MAKE) --no-print-directory STATIC=1 BUILD=build-static all pages
+	@rm -rf build/dist && mkdir -p build/dist/$(DIST)/models/tiny build/dist/$(DIST)/share
+	@cp $(PAGES:$(BUILD)/%=build-static/%) build/dist/$(DIST)/share
 	@cp -R build-static/calla licenses $(wildcard LICENSE* README.md) build/dist/$(DIST)
 	@cp $(filter-out %/reference,$(wildcard models/tiny/*)) build/dist/$(DIST)/models/tiny
 	@strip build/dist/$(DIST)/calla

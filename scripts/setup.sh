@@ -76,6 +76,9 @@ missing() {
     have cppcheck || echo cppcheck
     have patch || echo patch
     have valgrind || [ "$(uname -s)" = Darwin ] || echo valgrind # there is none for macOS
+    have zsh || echo zsh
+    have fish || echo fish
+    have mandoc || echo mandoc
     have_venv || echo python-venv
 }
 

@@ -7,6 +7,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct option help_option = {.name = "help", .help = "this text"};
+
+static void print_row(const char *kind, const char *name, const char *argument, const char *text)
+{
+    printf("%s\t%s\t%s\t%s\n", kind, name, argument ? argument : "", text);
+}
+
+void options_print_command(const char *name, const char *arguments, const char *summary,
+                           const char *details)
+{
+    print_row("command", name, arguments, summary);
+    for (const char *line = details; line && *line;) {
+        int length = (int)strcspn(line, "\n");
+        printf("detail\t%.*s\n", length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+void options_print_option(const struct option *option)
+{
+    print_row("option", option->name, option->argument, option->help);
+}
+
+static void print_table(const struct command *command, const struct option *options)
+{
+    options_print_command(command->name, command->arguments, command->summary, command->details);
+    for (const struct option *option = options; option->name; option++)
+        options_print_option(option);
+    options_print_option(&help_option);
+}
+
 static void print_help(const struct command *command, const struct option *options)
 {
     printf("usage: calla %s %s [options]\n%s\n%s%s\noptions:\n", command->name, command->arguments,
@@ -18,7 +49,7 @@ static void print_help(const struct command *command, const struct option *optio
                  option->argument ? option->argument : "");
         printf("  %-28s %s\n", left, option->help);
     }
-    printf("  %-28s %s\n", "--help", "this text");
+    printf("  --%-26s %s\n", help_option.name, help_option.help);
 }
 
 int options_usage(const struct command *command, const char *format, ...)
@@ -110,6 +141,10 @@ int options_parse(const struct command *command, int argc, char **argv,
         }
         if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
             print_help(command, options);
+            return EXIT_DONE;
+        }
+        if (strcmp(argument, OPTIONS_TABLE) == 0) {
+            print_table(command, options);
             return EXIT_DONE;
         }
         const char *name = argument + (argument[1] == '-' ? 2 : 1);

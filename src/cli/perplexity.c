@@ -144,6 +144,6 @@ const struct command command_perplexity = {
         "\"backend\", \"seconds\"};\n"
         "         top1 is the share of predicted tokens that were the argmax\n"
         "--jsonl: {\"index\", \"id\", \"text\", \"nll\", \"argmax\"} by token; the last two are "
-        "null where nothing was\n"
-        "         predicted\n",
+        "null where nothing\n"
+        "         was predicted\n",
 };
