@@ -8,6 +8,11 @@
 #   make check-alloc         the tests that let allocations fail (GNU ld only)
 #   make fuzz                build/fuzz/NAME from tests/fuzz/fuzz_NAME.c (clang)
 #   make bench               build/bench/NAME from bench/NAME.c
+#   make examples            build/examples/NAME from examples/NAME.c
+#   make pages               build/share: man page and completions, from the program's own tables
+#   make library             build/libcalla.a and the shared library, which export calla_* alone
+#   make install             all of these, calla.h and calla.pc; PREFIX=/usr/local, DESTDIR=
+#   make uninstall           removes what `make install` with the same variables put there
 #   make dist                build/calla-VERSION-OS-ARCH.tar.gz, relocatable
 #   V=1                      shows whole commands, and what passing tests print
 #   BUILD=dir                another build folder, CC=clang another compiler
@@ -17,7 +22,14 @@ VERSION  := 0.1.0
 BACKENDS ?= cpu ref
 BUILD    ?= build$(if $(ASAN),-asan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
-PACKAGES := jansson libutf8proc nettle
+LIBRARY_PACKAGES := jansson libutf8proc nettle
+PACKAGES := $(LIBRARY_PACKAGES) # and those that the program alone needs
+PREFIX     ?= /usr/local
+BINDIR     ?= $(PREFIX)/bin
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR    ?= $(PREFIX)/share
+OBJCOPY    ?= objcopy
 
 OS   := $(shell uname -s | tr A-Z a-z | sed 's/darwin/macos/')
 ARCH := $(shell uname -m)
@@ -46,7 +58,9 @@ STATIC_LIBS    := $(foreach package,$(PACKAGES),$(patsubst -l%,$(shell $(PKG_CON
     --variable=libdir $(package))/lib%.a,$(shell $(PKG_CONFIG) --libs-only-l $(package))))
 
 # -ffp-contract=off: the same float operations, and so the same bits, on every architecture
-override CFLAGS += -std=c17 -D_GNU_SOURCE -pthread -ffp-contract=off -fno-strict-aliasing \
+# -fPIC: one set of objects for program and libraries; since all symbols but calla_* are hidden, calls
+# between them stay direct
+override CFLAGS += -std=c17 -D_GNU_SOURCE -pthread -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
     $(WARNINGS) -Isrc -Iinclude -MMD -MP -DCALLA_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS)
 override CFLAGS += $(patsubst %,-DBACKEND_%,$(shell echo $(BACKENDS) | tr a-z A-Z))
 LDLIBS := $(if $(STATIC),$(STATIC_LIBS),$(SHARED_LIBS)) -lm -lpthread
@@ -77,6 +91,7 @@ PARTS    := $(filter-out $(MAIN),$(OBJECTS))
 TESTS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/*/test_*.c)))
 ALLOC    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/*/alloc_*.c)))
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 BENCHES  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 # alloc.c needs the linker's help: it goes into alloc_* programs only
 comma    := ,
@@ -84,7 +99,9 @@ GATE     := $(BUILD)/obj/tests/support/alloc.o
 HELPERS  := $(filter-out $(GATE),$(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c)))
 WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf json_loadb)
 
-.PHONY: all tests check check-alloc fuzz fuzz-programs bench dist clean FORCE
+.PHONY: all pages library install uninstall tests check check-alloc fuzz fuzz-programs bench examples \
+    dist clean FORCE
+.DELETE_ON_ERROR:
 .SECONDARY: # keeps object files of tests
 all: $(BUILD)/calla
 	@:
@@ -92,8 +109,83 @@ all: $(BUILD)/calla
 $(BUILD)/calla: $(OBJECTS)
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $(OBJECTS) $(LDLIBS)
 
-$(BUILD)/libcalla.a: $(PARTS)
+# everything but main, with its inner names: what tests and benches link
+$(BUILD)/internal.a: $(PARTS)
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $(PARTS)
+
+# The libraries: all layers but cli. Before 1.0 a minor version may change the interface, so it is
+# part of the shared library's name.
+LIBRARY  := $(filter-out $(BUILD)/obj/cli/%,$(OBJECTS))
+ABI      := $(basename $(VERSION))
+ifeq ($(OS),macos) # untested
+SHARED_NAME := libcalla.$(ABI).dylib
+SHARED_FILE := libcalla.$(VERSION).dylib
+SHARED_LINK := libcalla.dylib
+SHARED_FLAGS = -dynamiclib -install_name $(LIBDIR)/$(SHARED_NAME) -compatibility_version $(ABI) \
+    -current_version $(VERSION)
+# ld -r makes hidden symbols local by itself
+HIDE_NAMES  := :
+else
+SHARED_NAME := libcalla.so.$(ABI)
+SHARED_FILE := libcalla.so.$(VERSION)
+SHARED_LINK := libcalla.so
+SHARED_FLAGS = -shared -Wl,-soname,$(SHARED_NAME) $(if $(ASAN),,-Wl,-z,defs)
+HIDE_NAMES  := $(OBJCOPY) --localize-hidden
+endif
+library: $(BUILD)/libcalla.a $(BUILD)/$(SHARED_LINK)
+	@:
+
+$(BUILD)/libcalla.a: $(LIBRARY)
+	$(call say,AR,$@)$(CC) -r -nostdlib -o $(BUILD)/libcalla.o $(LIBRARY) && \
+	    $(HIDE_NAMES) $(BUILD)/libcalla.o && rm -f $@ && $(AR) rcs $@ $(BUILD)/libcalla.o
+
+$(BUILD)/$(SHARED_FILE): $(LIBRARY)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(SHARED_FLAGS) -o $@ $(LIBRARY) \
+	    $(shell $(PKG_CONFIG) --libs $(LIBRARY_PACKAGES)) -lm -lpthread
+
+$(BUILD)/$(SHARED_LINK): $(BUILD)/$(SHARED_FILE)
+	@ln -sf $(SHARED_FILE) $(BUILD)/$(SHARED_NAME) && ln -sf $(SHARED_NAME) $@
+
+# paths below the prefix are written with it, so that pkg-config --define-prefix can move them
+$(BUILD)/calla.pc: packaging/calla.pc.in FORCE
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR:$(PREFIX)/%=$${prefix}/%)|' \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR:$(PREFIX)/%=$${prefix}/%)|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@PACKAGES@|$(LIBRARY_PACKAGES)|' $< > $@
+
+# the generators read what the program says of its commands, so it must run here
+PAGES := $(addprefix $(BUILD)/share/,calla.1 calla.bash _calla calla.fish)
+pages: $(PAGES)
+	@:
+$(BUILD)/share/table.tsv: $(BUILD)/calla
+	@mkdir -p $(@D)
+	@$(BUILD)/calla --help-table > $@
+$(PAGES): $(BUILD)/share/%: packaging/%.awk packaging/table.awk $(BUILD)/share/table.tsv
+	$(call say,AWK,$@)awk -v version=$(VERSION) -f packaging/table.awk -f $< $(BUILD)/share/table.tsv > $@
+
+# what is installed, as MODE:FILE:PLACE; the mode "link" makes a symbolic link to the name FILE
+DOCDIR := $(DATADIR)/doc/calla
+PLACES := 755:$(BUILD)/calla:$(BINDIR)/calla 644:include/calla.h:$(INCLUDEDIR)/calla.h \
+    644:$(BUILD)/libcalla.a:$(LIBDIR)/libcalla.a 755:$(BUILD)/$(SHARED_FILE):$(LIBDIR)/$(SHARED_FILE) \
+    link:$(SHARED_FILE):$(LIBDIR)/$(SHARED_NAME) link:$(SHARED_NAME):$(LIBDIR)/$(SHARED_LINK) \
+    644:$(BUILD)/calla.pc:$(LIBDIR)/pkgconfig/calla.pc \
+    644:$(BUILD)/share/calla.1:$(DATADIR)/man/man1/calla.1 \
+    644:$(BUILD)/share/calla.bash:$(DATADIR)/bash-completion/completions/calla \
+    644:$(BUILD)/share/_calla:$(DATADIR)/zsh/site-functions/_calla \
+    644:$(BUILD)/share/calla.fish:$(DATADIR)/fish/vendor_completions.d/calla.fish \
+    644:LICENSE:$(DOCDIR)/LICENSE \
+    $(foreach file,$(wildcard licenses/*),644:$(file):$(DOCDIR)/$(file))
+EACH_PLACE := for entry in $(PLACES); do mode=$${entry%%:*} place=$(DESTDIR)$${entry\#\#*:}; \
+    file=$${entry\#*:}; file=$${file%:*};
+
+install: all library pages $(BUILD)/calla.pc
+	$(call say,INST,$(DESTDIR)$(PREFIX))set -e; $(EACH_PLACE) mkdir -p "$${place%/*}"; \
+	    if [ $$mode = link ]; then ln -sf "$$file" "$$place"; \
+	    else install -m $$mode "$$file" "$$place"; fi; done
+
+# folders that others use too stay, even when they are empty
+uninstall:
+	@$(EACH_PLACE) rm -f "$$place"; done
+	@rmdir "$(DESTDIR)$(DOCDIR)/licenses" "$(DESTDIR)$(DOCDIR)" 2>/dev/null || :
 
 $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -115,9 +207,9 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 tests: $(TESTS:%=$(BUILD)/tests/%)
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(HELPERS) $(BUILD)/libcalla.a
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(HELPERS) $(BUILD)/internal.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(HELPERS) $(BUILD)/libcalla.a $(LDLIBS) -lcmocka
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(HELPERS) $(BUILD)/internal.a $(LDLIBS) -lcmocka
 
 check: tests $(BUILD)/calla
 	@CALLA=$(BUILD)/calla V=$(V) sh tests/run_programs.sh $(TESTS:%=$(BUILD)/tests/%)
@@ -136,20 +228,28 @@ endif
 fuzz:
 	@$(MAKE) --no-print-directory CC=$(if $(filter cc,$(CC)),clang,$(CC)) BUILD=build/fuzz FUZZ=1 fuzz-programs
 fuzz-programs: $(FUZZERS:%=$(BUILD)/%)
-$(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/libcalla.a
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/libcalla.a \
+$(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/internal.a
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/internal.a \
 	    $(LDLIBS) -lcmocka
 
 bench: $(BENCHES)
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libcalla.a
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/internal.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(BUILD)/libcalla.a $(LDLIBS)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(BUILD)/internal.a $(LDLIBS)
 
-# the static program, its licences and the shipped model without the vectors for tests
+# as a user of the library builds them
+examples: $(EXAMPLES)
+$(BUILD)/examples/%: examples/%.c include/calla.h $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -Iinclude $(LDFLAGS) -o $@ $< \
+	    $(BUILD)/libcalla.a $(LDLIBS)
+
+# the static program, its man page, completions, licences and the shipped model without the vectors for tests
 DIST := calla-$(VERSION)-$(OS)-$(ARCH)
 dist:
-	@$(MAKE) --no-print-directory STATIC=1 BUILD=build-static all
-	@rm -rf build/dist && mkdir -p build/dist/$(DIST)/models/tiny
+	@$(MAKE) --no-print-directory STATIC=1 BUILD=build-static all pages
+	@rm -rf build/dist && mkdir -p build/dist/$(DIST)/models/tiny build/dist/$(DIST)/share
+	@cp $(PAGES:$(BUILD)/%=build-static/%) build/dist/$(DIST)/share
 	@cp -R build-static/calla licenses $(wildcard LICENSE* README.md) build/dist/$(DIST)
 	@cp $(filter-out %/reference,$(wildcard models/tiny/*)) build/dist/$(DIST)/models/tiny
 	@strip build/dist/$(DIST)/calla

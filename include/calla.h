@@ -14,8 +14,8 @@
  *   calla_session_free(session);
  *   calla_close(model);
  *
- * Build: `make build/libcalla.a`, then cc program.c -Iinclude build/libcalla.a -ljansson -lutf8proc
- * -lnettle -lm -lpthread.
+ * Build: `make install`, then cc program.c $(pkg-config --cflags --libs calla); with
+ * `pkg-config --static` and cc -static no shared library is needed. Whole programs: examples/.
  *
  * Threads: one thread at a time uses a model and its session; calla_cancel may be called from any
  * thread or signal handler. The library never exits the process, writes to no descriptor and
@@ -28,6 +28,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+#ifdef __GNUC__ /* what is declared here is all that the libraries export */
+#pragma GCC visibility push(default)
 #endif
 
 enum calla_status {
@@ -162,6 +165,9 @@ enum calla_status calla_generate(struct calla_session *session, const struct cal
  * running it ends the next one at its start. */
 void calla_cancel(struct calla_session *session);
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -69,12 +69,16 @@ missing() {
     fi
     [ "$set" = test ] || return 0
     any /usr/include/cmocka.h /usr/local/include/cmocka.h /opt/homebrew/include/cmocka.h || echo cmocka
+    have g++ || echo g++
     have clang || echo clang
     have_clang_runtime || echo clang-runtime
     have clang-format-14 || have clang-format || echo clang-format
     have cppcheck || echo cppcheck
     have patch || echo patch
     have valgrind || [ "$(uname -s)" = Darwin ] || echo valgrind # there is none for macOS
+    have zsh || echo zsh
+    have fish || echo fish
+    have mandoc || echo mandoc
     have_venv || echo python-venv
 }
 
@@ -119,6 +123,7 @@ dnf_package() {
     cmocka) echo libcmocka-devel ;;
     clang-runtime) echo compiler-rt ;;
     clang-format) echo clang-tools-extra ;;
+    g++) echo gcc-c++ ;;
     python-venv) echo python3 ;;
     *) echo "$1" ;;
     esac
@@ -127,7 +132,7 @@ dnf_package() {
 # untested
 brew_package() {
     case $1 in
-    compiler) ;; # Apple's, see install()
+    compiler | g++) ;; # Apple's, see install()
     clang | clang-runtime) echo llvm ;; # Apple's clang has no fuzzer
     clang-format) echo clang-format ;;
     python-venv) echo python3 ;;

@@ -15,8 +15,9 @@ struct command {
     const char *details; /* more for --help: lines that end with a newline, or NULL */
 };
 
-extern const struct command command_run, command_score, command_tokenize, command_detokenize,
-    command_render, command_parse, command_inspect;
+extern const struct command command_run, command_perplexity, command_compare, command_score,
+    command_inspect, command_tokenize, command_detokenize, command_render, command_parse;
 
-/* "calla: MESSAGE" on stderr; gives EXIT_FAILED. */
+/* "calla: MESSAGE" on stderr, but nothing for STATUS_CANCELLED: a reader that left has seen what it
+ * wanted. Gives EXIT_FAILED. */
 int command_failed(const struct error *error);

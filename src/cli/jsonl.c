@@ -15,6 +15,16 @@ void jsonl_refuse(struct bytes *out, const struct error *error)
     bytes_append_byte(out, '}');
 }
 
+enum status jsonl_write(const struct bytes *line, struct error *error)
+{
+    if (line->failed)
+        return error_no_memory(error, "the answer");
+    if (fwrite(line->data, 1, line->length, stdout) == line->length && fflush(stdout) == 0)
+        return STATUS_OK;
+    return error_set(error, errno == EPIPE ? STATUS_CANCELLED : STATUS_IO,
+                     "cannot write to stdout: %s", strerror(errno));
+}
+
 static enum status answer(jsonl_handler *handler, void *context, const char *text, size_t length,
                           long number, struct bytes *out, struct error *error)
 {
@@ -61,13 +71,8 @@ int jsonl_run(jsonl_handler *handler, void *context)
         if (status != STATUS_OK && status != STATUS_UNSUPPORTED)
             code = EXIT_FAILED;
         bytes_append_byte(&out, '\n');
-        if (out.failed)
-            errno = ENOMEM;
-        if (out.failed || fwrite(out.data, 1, out.length, stdout) != out.length ||
-            fflush(stdout) != 0) {
-            if (errno != EPIPE) /* a reader that left has seen what it wanted */
-                fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
-            code = EXIT_FAILED;
+        if (jsonl_write(&out, &error) != STATUS_OK) {
+            code = command_failed(&error);
             break;
         }
     }

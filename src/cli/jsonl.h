@@ -16,6 +16,11 @@ typedef enum status jsonl_handler(void *context, const json_t *line, struct byte
                                   struct error *error);
 void jsonl_refuse(struct bytes *out, const struct error *error);
 
+/* Writes a line, which has its newline, to stdout at once. STATUS_CANCELLED when the reader has
+ * left.
+ */
+enum status jsonl_write(const struct bytes *line, struct error *error);
+
 /* Runs until the end of stdin and returns the exit code. */
 int jsonl_run(jsonl_handler *handler, void *context);
 

@@ -5,30 +5,64 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/options.h"
 
 #ifndef CALLA_VERSION
 #error "CALLA_VERSION comes from the Makefile"
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,        &command_score,  &command_inspect, &command_tokenize,
-    &command_detokenize, &command_render, &command_parse,   NULL,
+    &command_run,      &command_perplexity, &command_compare, &command_score, &command_inspect,
+    &command_tokenize, &command_detokenize, &command_render,  &command_parse, NULL,
 };
 
 int command_failed(const struct error *error)
 {
-    fprintf(stderr, "calla: %s\n", error->message);
+    if (error->status != STATUS_CANCELLED)
+        fprintf(stderr, "calla: %s\n", error->message);
     return EXIT_FAILED;
 }
 
+static const char summary[] = "An inference engine for one model, Qwen3.6-35B-A3B.";
+static const char details[] =
+    "MODEL is the folder of a checkpoint. Options may stand anywhere, as --name value or "
+    "--name=value; what\n"
+    "follows -- is no option. Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong "
+    "usage. "
+    "The\n"
+    "filters (JSONL) answer a line that they refuse with {\"error\": \"…\"} in its place and go "
+    "on.\n";
+static const struct option program_options[] = {
+    {.name = "help", .help = "lists the commands; calla COMMAND --help lists a command's options"},
+    {.name = "version", .help = "prints the version"},
+    {0},
+};
+
 static void print_help(FILE *out)
 {
-    fprintf(out, "usage: calla COMMAND …\nAn inference engine for one model, "
-                 "Qwen3.6-35B-A3B.\n\ncommands:\n");
+    fprintf(out, "usage: calla COMMAND …\n%s\n\ncommands:\n", summary);
     for (const struct command *const *command = commands; *command; command++)
         fprintf(out, "  %-11s %-16s %s\n", (*command)->name, (*command)->arguments,
                 (*command)->summary);
-    fprintf(out, "\ncalla COMMAND --help lists a command's options; calla --version.\n");
+    fprintf(out, "\noptions:\n");
+    for (const struct option *option = program_options; option->name; option++)
+        fprintf(out, "  --%-26s %s\n", option->name, option->help);
+    fprintf(out, "\n%s", details);
+}
+
+/* The rows of the program, whose name as a command is empty, and of all commands. */
+static int print_table(void)
+{
+    int code = EXIT_DONE;
+    options_print_command("", "COMMAND …", summary, details);
+    for (const struct option *option = program_options; option->name; option++)
+        options_print_option(option);
+    for (const struct command *const *command = commands; *command && code == EXIT_DONE;
+         command++) {
+        char name[] = "calla", option[] = OPTIONS_TABLE;
+        code = (*command)->run(2, (char *[]){name, option, NULL});
+    }
+    return code;
 }
 
 static int dispatch(int argc, char **argv)
@@ -38,6 +72,8 @@ static int dispatch(int argc, char **argv)
         print_help(stdout);
         return EXIT_DONE;
     }
+    if (strcmp(name, OPTIONS_TABLE) == 0)
+        return print_table();
     if (strcmp(name, "--version") == 0) {
         printf("calla %s\n", CALLA_VERSION);
         return EXIT_DONE;

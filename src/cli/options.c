@@ -7,6 +7,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct option help_option = {.name = "help", .help = "this text"};
+
+static void print_row(const char *kind, const char *name, const char *argument, const char *text)
+{
+    printf("%s\t%s\t%s\t%s\n", kind, name, argument ? argument : "", text);
+}
+
+void options_print_command(const char *name, const char *arguments, const char *summary,
+                           const char *details)
+{
+    print_row("command", name, arguments, summary);
+    for (const char *line = details; line && *line;) {
+        int length = (int)strcspn(line, "\n");
+        printf("detail\t%.*s\n", length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+void options_print_option(const struct option *option)
+{
+    print_row("option", option->name, option->argument, option->help);
+}
+
+static void print_table(const struct command *command, const struct option *options)
+{
+    options_print_command(command->name, command->arguments, command->summary, command->details);
+    for (const struct option *option = options; option->name; option++)
+        options_print_option(option);
+    options_print_option(&help_option);
+}
+
 static void print_help(const struct command *command, const struct option *options)
 {
     printf("usage: calla %s %s [options]\n%s\n%s%s\noptions:\n", command->name, command->arguments,
@@ -18,11 +49,10 @@ static void print_help(const struct command *command, const struct option *optio
                  option->argument ? option->argument : "");
         printf("  %-28s %s\n", left, option->help);
     }
-    printf("  %-28s %s\n", "--help", "this text");
+    printf("  --%-26s %s\n", help_option.name, help_option.help);
 }
 
-__attribute__((format(printf, 2, 3))) static int usage(const struct command *command,
-                                                       const char *format, ...)
+int options_usage(const struct command *command, const char *format, ...)
 {
     struct error error; /* makes one line of it, whatever the arguments hold */
     va_list arguments;
@@ -42,11 +72,11 @@ static int set_number(const struct command *command, const struct option *option
     long long whole = integer ? strtoll(text, &end, 10) : 0;
     double real = integer ? (double)whole : strtod(text, &end);
     if (end == text || *end || errno == ERANGE || !isfinite(real))
-        return usage(command, "--%s: found '%s', wanted %s", option->name, text,
-                     integer ? "an integer" : "a number");
+        return options_usage(command, "--%s: found '%s', wanted %s", option->name, text,
+                             integer ? "an integer" : "a number");
     if (option->low < option->high && (real < option->low || real > option->high))
-        return usage(command, "--%s: found %s, wanted %.10g to %.10g", option->name, text,
-                     option->low, option->high);
+        return options_usage(command, "--%s: found %s, wanted %.10g to %.10g", option->name, text,
+                             option->low, option->high);
     if (integer)
         *(int64_t *)option->value = whole;
     else
@@ -71,7 +101,8 @@ static int set_value(const struct command *command, const struct option *option,
     case OPTION_LIST: {
         struct option_list *list = option->value;
         if (list->n == OPTION_LIST_MAX)
-            return usage(command, "--%s: given more than %d times", option->name, OPTION_LIST_MAX);
+            return options_usage(command, "--%s: given more than %d times", option->name,
+                                 OPTION_LIST_MAX);
         list->values[list->n++] = text;
         return -1;
     }
@@ -103,8 +134,8 @@ int options_parse(const struct command *command, int argc, char **argv,
         }
         if (only_positionals || argument[0] != '-' || argument[1] == '\0') {
             if (n == max_positionals)
-                return usage(command, "found '%s', wanted no more than %d argument%s", argument,
-                             max_positionals, max_positionals == 1 ? "" : "s");
+                return options_usage(command, "found '%s', wanted no more than %d argument%s",
+                                     argument, max_positionals, max_positionals == 1 ? "" : "s");
             positionals[n++] = argument;
             continue;
         }
@@ -112,25 +143,30 @@ int options_parse(const struct command *command, int argc, char **argv,
             print_help(command, options);
             return EXIT_DONE;
         }
+        if (strcmp(argument, OPTIONS_TABLE) == 0) {
+            print_table(command, options);
+            return EXIT_DONE;
+        }
         const char *name = argument + (argument[1] == '-' ? 2 : 1);
         size_t length = strcspn(name, "=");
         const struct option *option = argument[1] == '-' ? find(options, name, length) : NULL;
         if (!option)
-            return usage(command, "unknown option '%s'", argument);
+            return options_usage(command, "unknown option '%s'", argument);
         bool takes_value = option->kind != OPTION_FLAG && option->kind != OPTION_NO_FLAG;
         const char *text = name[length] == '=' ? name + length + 1 : NULL;
         if (text && !takes_value)
-            return usage(command, "--%s takes no value", option->name);
+            return options_usage(command, "--%s takes no value", option->name);
         if (takes_value && !text && ++i == argc)
-            return usage(command, "--%s wants a value (%s)", option->name, option->argument);
+            return options_usage(command, "--%s wants a value (%s)", option->name,
+                                 option->argument);
         int code = set_value(command, option, text ? text : argv[i]);
         if (code >= 0)
             return code;
     }
     if (n < min_positionals)
-        return usage(command, "found %d argument%s, wanted %s", n, n == 1 ? "" : "s",
-                     command->arguments);
+        return options_usage(command, "found %d argument%s, wanted %s", n, n == 1 ? "" : "s",
+                             command->arguments);
     if (n > 0 && !positionals[0][0]) /* it would stand for the root folder */
-        return usage(command, "MODEL: found an empty path");
+        return options_usage(command, "MODEL: found an empty path");
     return -1;
 }

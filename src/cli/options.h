@@ -32,9 +32,20 @@ struct option {
     const char *help;
 };
 
+/* An option of every command, and of the program, that --help does not show: prints the tables for
+ * the man page and the completions (packaging/), a row a line, its fields between tabs:
+ *   command NAME ARGUMENTS SUMMARY, detail LINE, option NAME ARGUMENT HELP */
+#define OPTIONS_TABLE "--help-table"
+void options_print_command(const char *name, const char *arguments, const char *summary,
+                           const char *details);
+void options_print_option(const struct option *option);
+
 /* Parses argv[1..]. Positionals are moved, in order, to positionals[0..max). Returns -1 when the
  * command should go on; otherwise the exit code to leave with (--help was printed, or one line
  * about a usage error). */
 int options_parse(const struct command *command, int argc, char **argv,
                   const struct option *options, const char **positionals, int min_positionals,
                   int max_positionals);
+/* "calla COMMAND: MESSAGE (see calla COMMAND --help)" on stderr; gives EXIT_USAGE. */
+int options_usage(const struct command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));

@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/utf8.h"
 #include "calla.h"
 #include "cli/filter.h"
+#include "cli/input.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "text/json_text.h"
@@ -55,37 +55,10 @@ static int failed(const struct calla_error *error)
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-static enum status read_stream(FILE *stream, const char *name, struct bytes *out,
-                               struct error *error)
-{
-    char block[65536];
-    size_t n;
-    while ((n = fread(block, 1, sizeof block, stream)) > 0)
-        bytes_append(out, block, n);
-    if (ferror(stream))
-        return error_set(error, STATUS_IO, "%s: %s", name, strerror(errno));
-    return out->failed ? error_no_memory(error, name) : STATUS_OK;
-}
-
-static enum status check_utf8(const char *name, const char *text, size_t length,
-                              struct error *error)
-{
-    size_t valid = utf8_valid_length(text, length);
-    if (valid == length)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: not UTF-8 at byte %zu (0x%02x)", name, valid,
-                     (unsigned char)text[valid]);
-}
-
-/* A file, stdin for "-", or whatever else can be read to its end: `--tools <(…)` is a pipe. */
+/* A file that holds JSON. */
 static enum status read_file(const char *path, struct bytes *out, struct error *error)
 {
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
-    if (!file)
-        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    enum status status = read_stream(file, path, out, error);
-    if (file != stdin)
-        fclose(file);
+    enum status status = input_read(path, out, error);
     if (status != STATUS_OK)
         return status;
     if (memchr(out->data ? out->data : "", '\0', out->length))
@@ -117,7 +90,7 @@ static enum status read_prompt(struct run *run, const struct option_list *stop, 
     enum status status = STATUS_OK;
     const char *text = run->prompt, *name = "PROMPT";
     for (int i = 0; i < stop->n && status == STATUS_OK; i++)
-        status = check_utf8("--stop", stop->values[i], strlen(stop->values[i]), error);
+        status = input_check_utf8("--stop", stop->values[i], strlen(stop->values[i]), error);
     if (status != STATUS_OK)
         return status;
     if (run->messages_path) {
@@ -130,17 +103,17 @@ static enum status read_prompt(struct run *run, const struct option_list *stop, 
         if (isatty(STDIN_FILENO))
             fprintf(stderr,
                     "the prompt comes from the terminal; Ctrl-D on a line of its own ends it\n");
-        status = read_stream(stdin, "stdin", &run->input, error);
+        status = input_read("-", &run->input, error);
         text = run->input.data ? run->input.data : "";
         length = run->input.length;
         name = "stdin";
     }
     if (status == STATUS_OK)
-        status = check_utf8(name, text, length, error);
+        status = input_check_utf8(name, text, length, error);
     if (status == STATUS_OK && !run->raw && is_blank(text, length))
         status = error_set(error, STATUS_INVALID, "%s: found no text, wanted a prompt", name);
     if (status == STATUS_OK && run->system)
-        status = check_utf8("--system", run->system, strlen(run->system), error);
+        status = input_check_utf8("--system", run->system, strlen(run->system), error);
     if (status != STATUS_OK)
         return status;
     if (run->raw) {
@@ -419,12 +392,6 @@ static int open_and_run(struct run *run, const struct calla_open_options *open,
     return code;
 }
 
-static int usage(const char *message)
-{
-    fprintf(stderr, "calla run: %s (see calla run --help)\n", message);
-    return EXIT_USAGE;
-}
-
 static int run_run(int argc, char **argv)
 {
     struct run run = {0};
@@ -476,18 +443,19 @@ static int run_run(int argc, char **argv)
     if (code >= 0)
         return code;
     if (given.think && given.no_think)
-        return usage("--think and --no-think exclude each other");
+        return options_usage(&command_run, "--think and --no-think exclude each other");
     if (run.raw && (run.system || run.tools_path || run.messages_path || given.think))
-        return usage("--raw excludes --system, --tools, --messages and --think");
+        return options_usage(&command_run,
+                             "--raw excludes --system, --tools, --messages and --think");
     if (run.messages_path && (run.system || positionals[1]))
-        return usage("--messages excludes PROMPT and --system");
+        return options_usage(&command_run, "--messages excludes PROMPT and --system");
     struct calla_request unused = {0};
     struct calla_error error;
     if (run.preset && calla_request_preset(&unused, run.preset, &error) != CALLA_OK)
-        return usage(error.message);
+        return options_usage(&command_run, "%s", error.message);
     for (int i = 0; i < given.stop.n; i++)
         if (!given.stop.values[i][0])
-            return usage("--stop: found an empty text");
+            return options_usage(&command_run, "--stop: found an empty text");
     run.model = positionals[0];
     run.prompt = positionals[1];
     const char *no_color = getenv("NO_COLOR"); /* an empty one asks for nothing: no-color.org */

@@ -1,27 +1,22 @@
 /* `calla score`: what the model makes of given ids, for comparison with reference vectors
- * (models/tiny/reference/README.md). Stands below the library, on the backend itself: it shows
- * logits and inner tensors that no user of calla.h needs. */
+ * (models/tiny/reference/README.md). Stands below the library, on cli/scorer: it shows logits and
+ * inner tensors that no user of calla.h needs. */
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "cli/jsonl.h"
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/scorer.h"
 #include "cli/tensor_file.h"
-#include "engine/engine.h"
-#include "library/model.h"
 
 #define TOP 5
 
 struct score {
-    struct engine engine;
-    struct sequence *sequence;
-    float *row; /* [vocab_size] */
+    struct scorer scorer;
     int32_t n_greedy;
-    struct token_list ids;
+    struct token_list ids;      /* of the line */
     struct tensor_file *hidden; /* NULL without --hidden */
 };
 
@@ -39,11 +34,11 @@ static enum status read_ids(const struct score *score, const json_t *line, struc
         if (!json_is_integer(id))
             return error_set(error, STATUS_INVALID,
                              "ids[%zu]: found %s, wanted an integer from 0 to %d", i,
-                             json_type_name(id), score->engine.n_valid_ids - 1);
-        if (value < 0 || value >= score->engine.n_valid_ids)
+                             json_type_name(id), score->scorer.engine.n_valid_ids - 1);
+        if (value < 0 || value >= score->scorer.engine.n_valid_ids)
             return error_set(error, STATUS_INVALID,
                              "ids[%zu]: found %" JSON_INTEGER_FORMAT ", wanted 0 to %d", i, value,
-                             score->engine.n_valid_ids - 1);
+                             score->scorer.engine.n_valid_ids - 1);
         token_list_append(ids, (int32_t)value);
     }
     if (ids->failed)
@@ -53,10 +48,10 @@ static enum status read_ids(const struct score *score, const json_t *line, struc
     /* told before anything is read: reading a full context takes long; the last greedy token is
      * chosen, not read */
     int64_t greedy = score->n_greedy > 0 ? score->n_greedy - 1 : 0;
-    if ((int64_t)ids->length + greedy > score->sequence->capacity)
+    if ((int64_t)ids->length + greedy > score->scorer.sequence->capacity)
         return error_set(error, STATUS_INVALID,
                          "ids: found %zu%s, but the context has room for %d tokens", ids->length,
-                         greedy ? " and --greedy" : "", score->sequence->capacity);
+                         greedy ? " and --greedy" : "", score->scorer.sequence->capacity);
     return STATUS_OK;
 }
 
@@ -86,28 +81,23 @@ static void add_position(struct lists *lists, const struct ranked *ranked, const
 static enum status read_prompt(struct score *score, struct lists *lists, struct ranked *last,
                                struct error *error)
 {
-    struct backend *backend = score->engine.backend;
-    int max = backend->limits.max_rows < backend->limits.max_chunk ? backend->limits.max_rows
-                                                                   : backend->limits.max_chunk;
-    struct ranked *ranked = malloc((size_t)max * sizeof *ranked);
-    enum status status = ranked ? STATUS_OK : error_no_memory(error, "candidates");
+    struct scorer *scorer = &score->scorer;
+    enum status status = STATUS_OK;
     int64_t n_ids = (int64_t)score->ids.length;
     struct progress progress;
     progress_begin(&progress, "scoring a line", n_ids);
-    for (int64_t at = 0; at < n_ids && status == STATUS_OK; at += max) {
-        int n = n_ids - at < max ? (int)(n_ids - at) : max;
-        status = backend->ops->prefill_chunk(backend, score->sequence, score->ids.data + at, n,
-                                             PREFILL_ALL, ranked, NULL, error);
+    for (int64_t at = 0; at < n_ids && status == STATUS_OK; at += scorer->max_step) {
+        int n = n_ids - at < scorer->max_step ? (int)(n_ids - at) : scorer->max_step;
+        status = scorer_step(scorer, score->ids.data + at, n, error);
         for (int i = 0; i < n && status == STATUS_OK; i++) {
-            status = backend->ops->logits(backend, i, score->row, error);
+            status = scorer_logits(scorer, i, error);
             const int32_t *next = at + i + 1 < n_ids ? &score->ids.data[at + i + 1] : NULL;
-            add_position(lists, &ranked[i], score->row, next);
-            *last = ranked[i];
+            add_position(lists, &scorer->ranked[i], scorer->row, next);
+            *last = scorer->ranked[i];
         }
         progress_update(&progress, at + n);
     }
     progress_end(&progress);
-    free(ranked);
     return status;
 }
 
@@ -122,7 +112,8 @@ static enum status continue_greedy(struct score *score, struct ranked *ranked, s
         bytes_format(&margins, "%s%.9g", i ? ", " : "",
                      (double)ranked->logit[0] - (double)ranked->logit[1]);
         if (i + 1 < score->n_greedy)
-            status = engine_decode(&score->engine, score->sequence, ranked->id[0], ranked, error);
+            status = engine_decode(&score->scorer.engine, score->scorer.sequence, ranked->id[0],
+                                   ranked, error);
     }
     bytes_append_text(out, "], \"greedy_margin\": [");
     bytes_append(out, margins.data, margins.length);
@@ -135,9 +126,9 @@ static enum status continue_greedy(struct score *score, struct ranked *ranked, s
 static enum status score_ids(struct score *score, struct lists *lists, struct bytes *out,
                              struct error *error)
 {
-    struct backend *backend = score->engine.backend;
+    struct backend *backend = score->scorer.engine.backend;
     struct ranked last;
-    backend->ops->sequence_reset(backend, score->sequence);
+    scorer_reset(&score->scorer);
     enum status status = read_prompt(score, lists, &last, error);
     if (score->hidden) /* the greedy continuation is not part of the reference's tensors */
         backend->ops->set_probe(backend, NULL);
@@ -173,8 +164,8 @@ static enum status score_line(void *context, const json_t *line, struct bytes *o
                                    error);
         if (status != STATUS_OK)
             return status;
-        score->engine.backend->ops->set_probe(score->engine.backend,
-                                              tensor_file_probe(score->hidden));
+        struct backend *backend = score->scorer.engine.backend;
+        backend->ops->set_probe(backend, tensor_file_probe(score->hidden));
     }
     struct lists lists = {0};
     status = score_ids(score, &lists, out, error);
@@ -188,20 +179,13 @@ static enum status score_line(void *context, const json_t *line, struct bytes *o
 
 static int score_all(struct score *score, const char *hidden_path, struct error *error)
 {
-    struct backend *backend = score->engine.backend;
-    score->row = malloc((size_t)score->engine.shape->vocab_size * sizeof *score->row);
-    if (!score->row) {
-        error_no_memory(error, "logits");
-        return command_failed(error);
-    }
-    if (backend->ops->sequence_new(backend, &score->sequence, error) != STATUS_OK)
-        return command_failed(error);
+    struct backend *backend = score->scorer.engine.backend;
     if (hidden_path && !backend->ops->set_probe) {
         error_set(error, STATUS_INVALID, "--hidden: the backend %s cannot show its tensors",
                   backend->ops->name);
         return command_failed(error);
     }
-    if (hidden_path && !(score->hidden = tensor_file_new(score->engine.shape))) {
+    if (hidden_path && !(score->hidden = tensor_file_new(score->scorer.engine.shape))) {
         error_no_memory(error, "--hidden");
         return command_failed(error);
     }
@@ -213,9 +197,9 @@ static int score_all(struct score *score, const char *hidden_path, struct error 
 
 static int run_score(int argc, char **argv)
 {
-    const char *path, *hidden_path = NULL, *backend = NULL;
+    const char *path, *hidden_path = NULL;
     int64_t context = 0, n_greedy = 0;
-    struct engine_options engine_options = {.n_sequences = 1};
+    struct scorer_options side = {0};
     const struct option options[] = {
         {"greedy", OPTION_INTEGER, &n_greedy, 0, 1 << 20, NULL, "N",
          "continue each line greedily by N tokens, through stop tokens"},
@@ -223,7 +207,7 @@ static int run_score(int argc, char **argv)
          "write inner tensors as safetensors, names prefixed by the line's name"},
         {"max-context", OPTION_INTEGER, &context, 1, INT32_MAX, NULL, "N",
          "tokens a line can have"},
-        {"backend", OPTION_TEXT, &backend, 0, 0, NULL, "NAME", "the backend to use"},
+        {"backend", OPTION_TEXT, &side.backend, 0, 0, NULL, "NAME", "the backend to use"},
         {0},
     };
     int code = options_parse(&command_score, argc, argv, options, &path, 1, 1);
@@ -234,22 +218,13 @@ static int run_score(int argc, char **argv)
     if (model_open(path, &model, &error) != STATUS_OK)
         return command_failed(&error);
     struct score score = {.n_greedy = (int32_t)n_greedy};
-    if (backend_find(backend, &engine_options.ops, &error) != STATUS_OK ||
-        engine_context((int32_t)context,
-                       checkpoint_config(model.checkpoint)->max_position_embeddings,
-                       &engine_options.context, &error) != STATUS_OK ||
-        engine_plan(checkpoint_weights(model.checkpoint), tokenizer_size(model.tokenizer),
-                    &engine_options, &score.engine, &error) != STATUS_OK ||
-        engine_open(&score.engine, &error) != STATUS_OK)
+    if (scorer_open(&model, &side, (int32_t)context, &score.scorer, &error) != STATUS_OK)
         code = command_failed(&error);
     else
         code = score_all(&score, hidden_path, &error);
-    if (score.sequence)
-        score.engine.backend->ops->sequence_free(score.engine.backend, score.sequence);
     tensor_file_free(score.hidden);
-    free(score.row);
     token_list_clear(&score.ids);
-    engine_close(&score.engine);
+    scorer_close(&score.scorer);
     model_close(&model);
     return code;
 }

@@ -4,7 +4,7 @@ import pytest
 from conftest import TINY, assert_one_line_error, calla
 from support import shell
 
-COMMANDS = ["run", "score", "inspect", "tokenize", "detokenize", "render", "parse"]
+COMMANDS = ["run", "perplexity", "compare", "score", "inspect", "tokenize", "detokenize", "render", "parse"]
 FILTERS = {"score": '{"ids": [1]}', "tokenize": '{"text": "a"}', "detokenize": '{"ids": [1]}',
            "render": '{"messages": [{"role": "user", "content": "a"}]}',
            "parse": '{"output": "a", "end": "stop"}'}
@@ -175,15 +175,15 @@ def test_row_80_empty_model_path(command):
 
 
 def test_row_80_wrong_model_path():
-    for command in ("run", "score", "inspect", "tokenize", "detokenize", "render"):
-        arguments = ["hi"] if command == "run" else []
+    for command in ("run", "perplexity", "compare", "score", "inspect", "tokenize", "detokenize", "render"):
+        arguments = ["hi"] if command in ("run", "perplexity", "compare") else []
         assert_one_line_error(calla(command, "no/such/folder", *arguments, timeout=5), 1,
                               "no/such/folder", "No such file")
 
 
 def test_row_80_file_instead_of_a_folder():
-    for command in ("run", "score", "inspect", "tokenize", "detokenize", "render"):
-        arguments = ["hi"] if command == "run" else []
+    for command in ("run", "perplexity", "compare", "score", "inspect", "tokenize", "detokenize", "render"):
+        arguments = ["hi"] if command in ("run", "perplexity", "compare") else []
         result = calla(command, TINY / "config.json", *arguments, timeout=5)
         reason = "Not a directory" if command in FILTERS and command != "score" else "folder"
         assert_one_line_error(result, 1, "config.json", reason)

@@ -1,0 +1,42 @@
+#include "cli/input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+const char *input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "stdin" : *path ? path : "''";
+}
+
+enum status input_read(const char *path, struct bytes *out, struct error *error)
+{
+    bool standard = strcmp(path, "-") == 0;
+    const char *name = input_name(path);
+    FILE *file = standard ? stdin : fopen(path, "re");
+    if (!file)
+        return error_set(error, STATUS_IO, "%s: %s", name, strerror(errno));
+    char block[65536];
+    size_t n;
+    while ((n = fread(block, 1, sizeof block, file)) > 0)
+        bytes_append(out, block, n);
+    enum status status = STATUS_OK;
+    if (ferror(file))
+        status = error_set(error, STATUS_IO, "%s: %s", name, strerror(errno));
+    else if (out->failed)
+        status = error_no_memory(error, name);
+    if (!standard)
+        fclose(file);
+    return status;
+}
+
+enum status input_check_utf8(const char *name, const char *text, size_t length, struct error *error)
+{
+    size_t valid = utf8_valid_length(text, length);
+    if (valid == length)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%s: not UTF-8 at byte %zu (0x%02x)", name, valid,
+                     (unsigned char)text[valid]);
+}
