@@ -16,7 +16,7 @@ struct command {
 };
 
 extern const struct command command_run, command_score, command_tokenize, command_detokenize,
-    command_render, command_parse, command_inspect, command_bench;
+    command_render, command_parse, command_inspect, command_bench, command_doctor;
 
 /* "calla: MESSAGE" on stderr; gives EXIT_FAILED. */
 int command_failed(const struct error *error);

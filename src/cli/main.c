@@ -11,9 +11,8 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,      &command_score,      &command_inspect,
-    &command_tokenize, &command_detokenize, &command_render,
-    &command_parse,    &command_bench,      NULL,
+    &command_run,    &command_score, &command_inspect, &command_tokenize, &command_detokenize,
+    &command_render, &command_parse, &command_bench,   &command_doctor,   NULL,
 };
 
 int command_failed(const struct error *error)
