@@ -35,6 +35,16 @@ int64_t memory_limit(void)
 
 int64_t memory_peak(void)
 {
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    long long kilobytes = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %lld", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    if (kilobytes > 0)
+        return kilobytes * 1024;
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0)
         return 0;
@@ -43,4 +53,13 @@ int64_t memory_peak(void)
 #else
     return (int64_t)usage.ru_maxrss * 1024;
 #endif
+}
+
+bool memory_peak_reset(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "we");
+    if (!file)
+        return false;
+    bool done = fputs("5", file) >= 0;
+    return fclose(file) == 0 && done;
 }

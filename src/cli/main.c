@@ -12,8 +12,9 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,      &command_perplexity, &command_compare, &command_score, &command_inspect,
-    &command_tokenize, &command_detokenize, &command_render,  &command_parse, NULL,
+    &command_run,        &command_bench,  &command_perplexity, &command_compare,
+    &command_doctor,     &command_score,  &command_inspect,    &command_tokenize,
+    &command_detokenize, &command_render, &command_parse,      NULL,
 };
 
 int command_failed(const struct error *error)

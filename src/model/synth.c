@@ -429,7 +429,7 @@ void synth_close(struct synth *synth)
 
 const struct weights *synth_weights(const struct synth *synth)
 {
-    return synth->mapping ? &synth->weights : NULL;
+    return &synth->weights;
 }
 
 const struct synth_tensor *synth_tensors(const struct synth *synth, int *n)

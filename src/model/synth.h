@@ -41,7 +41,8 @@ enum status synth_open(const struct shape *shape, uint64_t seed, int n_threads, 
                        struct error *error);
 void synth_close(struct synth *synth);
 
-const struct weights *synth_weights(const struct synth *synth); /* NULL after synth_plan */
+/* After synth_plan they have sizes and no data: enough to plan memory with. */
+const struct weights *synth_weights(const struct synth *synth);
 const struct synth_tensor *synth_tensors(const struct synth *synth, int *n);
 int64_t synth_bytes(const struct synth *synth); /* of all tensors */
 /* Bytes [from, from + n) of the tensors laid end to end. Any thread may call it at any time. */

@@ -1,0 +1,30 @@
+/* The options by which commands choose and set up a backend, in one place. */
+#pragma once
+
+#include "cli/options.h"
+#include "engine/engine.h"
+
+struct device_options {
+    const char *backend; /* NULL: the best one */
+    int64_t threads;     /* 0: the physical cores */
+};
+
+/* Rows for a command's table of options. */
+#define DEVICE_OPTIONS(device)                                                                     \
+    {"backend",                                                                                    \
+     OPTION_TEXT,                                                                                  \
+     &(device).backend,                                                                            \
+     0,                                                                                            \
+     0,                                                                                            \
+     NULL,                                                                                         \
+     "NAME",                                                                                       \
+     "the backend to use (the best one)"},                                                         \
+    {                                                                                              \
+        "threads", OPTION_INTEGER, &(device).threads, 1, 1024, NULL, "N",                          \
+            "threads to use (the physical cores)"                                                  \
+    }
+
+/* Fills what the options decide. */
+enum status device_choose(const struct device_options *device, struct engine_options *options,
+                          struct error *error);
+int device_threads(const struct device_options *device);
