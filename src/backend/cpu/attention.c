@@ -27,10 +27,9 @@ static const struct run *run_of(const struct cpu_backend *b, int row)
     return run;
 }
 
-static uint16_t *plane_of(const struct attention *a, uint16_t *cache, int kv_head)
+static int plane_of(const struct attention *a, int kv_head)
 {
-    return cache + ((int64_t)a->index * a->b->shape->num_key_value_heads + kv_head) *
-                       cpu_kv_plane(a->b);
+    return a->index * a->b->shape->num_key_value_heads + kv_head;
 }
 
 static float *query_of(const struct cpu_backend *b, int row, int head) /* its gate follows */
@@ -56,7 +55,7 @@ static void prepare_row(void *context, int row)
     struct cpu_backend *b = a->b;
     const struct shape *s = b->shape;
     float eps = (float)s->rms_norm_eps;
-    const struct run *run = run_of(b, row);
+    struct cpu_sequence *q = run_of(b, row)->sequence;
     int32_t position = b->positions[row];
     for (int h = 0; h < s->num_attention_heads; h++) {
         float *query = query_of(b, row, h);
@@ -68,16 +67,16 @@ static void prepare_row(void *context, int row)
     for (int h = 0; h < s->num_key_value_heads; h++) {
         float *key = b->narrow + ((int64_t)row * 2 * s->num_key_value_heads + h) * HEAD_DIM;
         float *value = key + s->num_key_value_heads * HEAD_DIM;
-        uint16_t rounded[HEAD_DIM];
+        int plane = plane_of(a, h);
+        int64_t scale = plane * cpu_capacity(b->context) + position;
+        int16_t rounded[HEAD_DIM], *place = cpu_key(b, q, plane, position);
         b->kernels->rms_norm(key, a->layer->k_norm, HEAD_DIM, eps, key);
         rope(b, row, key);
-        b->kernels->store_f16(key, HEAD_DIM, rounded);
-        uint16_t *keys = plane_of(a, run->sequence->keys, h) +
-                         (int64_t)(position / KV_BLOCK) * KV_BLOCK * HEAD_DIM + position % KV_BLOCK;
+        q->key_scales[scale] = b->kernels->round_head(key, rounded);
         for (int i = 0; i < HEAD_DIM; i++)
-            keys[i * KV_BLOCK] = rounded[i];
-        b->kernels->store_f16(value, HEAD_DIM,
-                              plane_of(a, run->sequence->values, h) + (int64_t)position * HEAD_DIM);
+            place[i * KV_BLOCK] = rounded[i];
+        q->value_scales[scale] =
+            b->kernels->round_head(value, cpu_value(b, q, plane, position));
     }
 }
 
@@ -93,9 +92,8 @@ static void attend(const struct attention *a, int row, int n, int kv_head, int32
                    struct attention_state *states)
 {
     struct cpu_backend *b = a->b;
-    const struct run *run = run_of(b, row);
-    const uint16_t *keys = plane_of(a, run->sequence->keys, kv_head);
-    const uint16_t *values = plane_of(a, run->sequence->values, kv_head);
+    const struct cpu_sequence *sequence = run_of(b, row)->sequence;
+    int plane = plane_of(a, kv_head);
     float queries[TILE][QUERIES][HEAD_DIM];
     for (int r = 0; r < n; r++) {
         attend_init(&states[r]);
@@ -103,14 +101,21 @@ static void attend(const struct attention *a, int row, int n, int kv_head, int32
             memcpy(queries[r][q], query_of(b, row + r, kv_head * QUERIES + q),
                    sizeof queries[r][q]);
     }
-    for (int32_t start = from; start < to; start += SCORE_BLOCK)
+    for (int32_t start = from; start < to; start += SCORE_BLOCK) {
+        int64_t scale = plane * cpu_capacity(b->context) + start;
+        struct kv_block kv = {
+            .keys = cpu_key(b, sequence, plane, start),
+            .values = cpu_value(b, sequence, plane, start),
+            .key_scales = sequence->key_scales + scale,
+            .value_scales = sequence->value_scales + scale,
+        };
         for (int r = 0; r < n; r++) {
             int32_t visible = b->positions[row + r] + 1 < to ? b->positions[row + r] + 1 : to;
             int count = visible - start < SCORE_BLOCK ? visible - start : SCORE_BLOCK;
             if (count > 0)
-                b->kernels->attention_block(queries[r][0], keys + (int64_t)start * HEAD_DIM,
-                                            values + (int64_t)start * HEAD_DIM, count, &states[r]);
+                b->kernels->attention_block(queries[r][0], &kv, count, &states[r]);
         }
+    }
 }
 
 /* Divides by the softmax's sum, applies the output gate and rounds for o_proj. */

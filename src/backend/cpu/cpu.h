@@ -28,8 +28,10 @@
 
 struct cpu_sequence {
     struct sequence base;
-    uint16_t *keys;         /* [attention layer][kv head][capacity / 16][head_dim][16] float16 */
-    uint16_t *values;       /* [attention layer][kv head][capacity][head_dim] float16 */
+    int16_t *keys;          /* [attention layer][kv head][capacity / 16][head_dim][16] */
+    int16_t *values;        /* [attention layer][kv head][capacity][head_dim] */
+    float *key_scales;      /* [attention layer][kv head][capacity] */
+    float *value_scales;    /* the same */
     float *conv_state;      /* [deltanet layer][3][conv channels], oldest first */
     float *recurrent_state; /* [deltanet layer][value heads][dk][dv] */
 };
@@ -133,8 +135,14 @@ enum status cpu_head(struct cpu_backend *b, int first, int n, struct ranked *ran
 
 /* ---- state.c --------------------------------------------------------------------------------- */
 
-int64_t cpu_cache_bytes(const struct shape *shape, int32_t context); /* of keys, or of values */
-int64_t cpu_kv_plane(const struct cpu_backend *b); /* values of one head's keys in one layer */
+int64_t cpu_capacity(int32_t context); /* rounded up to whole blocks of keys */
+int64_t cpu_kv_bytes(const struct shape *shape, int32_t context); /* of the whole KV cache */
+/* One position's place in plane `plane`, an attention layer's KV head: its codes lie KV_BLOCK
+ * apart. */
+int16_t *cpu_key(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                 int32_t position);
+int16_t *cpu_value(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                   int32_t position);
 int64_t cpu_conv_size(const struct shape *shape);  /* floats of one layer */
 int64_t cpu_recurrent_size(const struct shape *shape);
 size_t cpu_state_size(struct backend *backend);

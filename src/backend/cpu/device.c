@@ -179,7 +179,7 @@ static void cpu_plan(const struct backend_options *options, struct memory_plan *
         layer_buffers(s, i, &b.layers[i], &buffers);
         plan->workspace += total(&buffers);
     }
-    plan->kv_cache = 2 * cpu_cache_bytes(s, options->context);
+    plan->kv_cache = cpu_kv_bytes(s, options->context);
     plan->state = (int64_t)cpu_state_size(&b.base);
     plan->total =
         plan->weights + plan->workspace + options->n_sequences * (plan->kv_cache + plan->state);

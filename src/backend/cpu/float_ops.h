@@ -320,9 +320,27 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+/* LANES codes of the KV cache as floats. */
+static inline vf load_codes(const int16_t *p)
+{
+    typedef int16_t words __attribute__((vector_size(2 * LANES)));
+    words w;
+    memcpy(&w, p, sizeof w);
+    return __builtin_convertvector(__builtin_convertvector(w, vi), vf);
+}
+
+static float round_head(const float *x, int16_t *codes)
+{
+    struct rounding rounding = rounding_of(x, HEAD_DIM);
+    for (int i = 0; i < HEAD_DIM; i++)
+        codes[i] = (int16_t)round_value(x[i], rounding);
+    return rounding.scale;
+}
+
 /* score[q][KV_BLOCK] of Q queries and one block of keys. */
 static inline __attribute__((always_inline)) void score_tile(const int Q, const float *queries,
-                                                             const uint16_t *keys,
+                                                             const int16_t *keys,
+                                                             const float *scales,
                                                              float *score /* [][SCORE_BLOCK] */)
 {
     enum { V = KV_BLOCK / LANES };
@@ -333,19 +351,19 @@ static inline __attribute__((always_inline)) void score_tile(const int Q, const 
     for (int d = 0; d < HEAD_DIM; d++) {
         vf key[V];
         for (int v = 0; v < V; v++)
-            key[v] = load_f16(keys + d * KV_BLOCK + v * LANES);
+            key[v] = load_codes(keys + d * KV_BLOCK + v * LANES);
         for (int q = 0; q < Q; q++)
             for (int v = 0; v < V; v++)
                 sum[q][v] += key[v] * queries[q * HEAD_DIM + d];
     }
     for (int q = 0; q < Q; q++)
         for (int v = 0; v < V; v++)
-            store(score + q * SCORE_BLOCK + v * LANES, sum[q][v]);
+            store(score + q * SCORE_BLOCK + v * LANES, sum[q][v] * load(scales + v * LANES));
 }
 
 /* out[q][d .. d + 2 vectors] = keep[q] * out + p[q] values, for Q queries. */
 static inline __attribute__((always_inline)) void value_tile(const int Q, const float *p,
-                                                             const uint16_t *values, int n,
+                                                             const int16_t *values, int n,
                                                              const float *keep, float *out)
 {
     vf sum[QUERIES][2];
@@ -355,7 +373,7 @@ static inline __attribute__((always_inline)) void value_tile(const int Q, const 
     for (int s = 0; s < n; s++) {
         vf value[2];
         for (int v = 0; v < 2; v++)
-            value[v] = load_f16(values + s * HEAD_DIM + v * LANES);
+            value[v] = load_codes(values + s * HEAD_DIM + v * LANES);
         for (int q = 0; q < Q; q++)
             for (int v = 0; v < 2; v++)
                 sum[q][v] += value[v] * p[q * SCORE_BLOCK + s];
@@ -365,16 +383,16 @@ static inline __attribute__((always_inline)) void value_tile(const int Q, const 
             store(out + q * HEAD_DIM + v * LANES, sum[q][v]);
 }
 
-static void attention_block(const float *queries, const uint16_t *keys, const uint16_t *values,
-                            int n, struct attention_state *state)
+static void attention_block(const float *queries, const struct kv_block *kv, int n,
+                            struct attention_state *state)
 {
     enum { Q = LANES == 16 ? QUERIES : QUERIES / 2 }; /* as many sums as there are registers */
     float score[QUERIES][SCORE_BLOCK], keep[QUERIES];
     int blocks = (n + KV_BLOCK - 1) / KV_BLOCK;
     for (int b = 0; b < blocks; b++)
         for (int q = 0; q < QUERIES; q += Q)
-            score_tile(Q, queries + q * HEAD_DIM, keys + b * HEAD_DIM * KV_BLOCK,
-                       &score[q][b * KV_BLOCK]);
+            score_tile(Q, queries + q * HEAD_DIM, kv->keys + b * HEAD_DIM * KV_BLOCK,
+                       kv->key_scales + b * KV_BLOCK, &score[q][b * KV_BLOCK]);
     for (int q = 0; q < QUERIES; q++) {
         float best = state->max[q];
         for (int s = 0; s < n; s++)
@@ -385,7 +403,7 @@ static void attention_block(const float *queries, const uint16_t *keys, const ui
         for (int s = 0; s < blocks * KV_BLOCK; s += LANES) {
             vf x = load(&score[q][s]);
             vf p = pick(x == -INFINITY, (vf){0}, exp_lanes(x - best));
-            store(&score[q][s], p);
+            store(&score[q][s], p * load(kv->value_scales + s));
             sum += p;
         }
         keep[q] = expf(state->max[q] - best);
@@ -394,16 +412,5 @@ static void attention_block(const float *queries, const uint16_t *keys, const ui
     }
     for (int d = 0; d < HEAD_DIM; d += 2 * LANES)
         for (int q = 0; q < QUERIES; q += Q)
-            value_tile(Q, score[q], values + d, n, keep + q, state->out[q] + d);
-}
-
-static void store_f16(const float *x, int n, uint16_t *out)
-{
-    const vf largest = (vf){0} + 65504.0f;
-    for (int i = 0; i < n; i += LANES) {
-        vf v = load(x + i);
-        v = pick(v > largest, largest, v);
-        v = pick(v < -largest, -largest, v);
-        store_f16_lanes(v, out + i);
-    }
+            value_tile(Q, score[q], kv->values + d, n, keep + q, state->out[q] + d);
 }

@@ -50,33 +50,48 @@ static inline void unpack_planes(vi packed, vi plane[4])
     plane[3] = (vi)(w >> 12);
 }
 
+/* The scale at which n values become codes of int16. */
+struct rounding {
+    float scale, inverse;
+};
+
+static inline struct rounding rounding_of(const float *x, int n)
+{
+    float largest = 0, not_finite = 0;
+    for (int i = 0; i < n; i++) {
+        float size = fabsf(x[i]);
+        largest = size > largest ? size : largest;
+        not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
+    }
+    return (struct rounding){largest / 32767 + not_finite, largest > 0 ? 32767 / largest : 0};
+}
+
+static inline int32_t round_value(float x, struct rounding rounding)
+{
+    /* adding 1.5 * 2^23 leaves the nearest integer in the low bits */
+    float shifted = x * rounding.inverse + 12582912.0f;
+    int32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    return bits - 0x4B400000;
+}
+
 static void quantize(const float *x, int from, int n, const struct activations *out, int64_t row)
 {
     int groups = out->columns / GROUP_SIZE;
     for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
         int16_t *codes =
             out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
-        float largest = 0, not_finite = 0;
-        for (int i = 0; i < GROUP_SIZE; i++) {
-            float size = fabsf(x[i]);
-            largest = size > largest ? size : largest;
-            not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
-        }
-        float scale = largest / 32767 + not_finite, inverse = largest > 0 ? 32767 / largest : 0;
+        struct rounding rounding = rounding_of(x, GROUP_SIZE);
         int32_t rounded[GROUP_SIZE], sum = 0;
         for (int i = 0; i < GROUP_SIZE; i++) {
-            /* adding 1.5 * 2^23 leaves the nearest integer in the low bits */
-            float shifted = x[i] * inverse + 12582912.0f;
-            int32_t bits;
-            memcpy(&bits, &shifted, sizeof bits);
-            rounded[i] = bits - 0x4B400000;
+            rounded[i] = round_value(x[i], rounding);
             sum += rounded[i];
         }
         for (int plane = 0; plane < 4; plane++)
             for (int lane = 0; lane < GROUP_SIZE / 4; lane++)
                 codes[plane * PAIR / 4 + lane] = (int16_t)rounded[4 * lane + plane];
-        out->scales[row * groups + group] = scale;
-        out->sums[row * groups + group] = scale * (float)sum;
+        out->scales[row * groups + group] = rounding.scale;
+        out->sums[row * groups + group] = rounding.scale * (float)sum;
     }
 }
 

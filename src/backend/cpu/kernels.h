@@ -35,6 +35,14 @@ struct q4_rows {
     int rows, columns;
 };
 
+/* Keys and values of one KV head from some position on, a multiple of KV_BLOCK: int16 codes with one
+ * scale for each position. */
+struct kv_block {
+    const int16_t *keys;                     /* [positions / KV_BLOCK][HEAD_DIM][KV_BLOCK] */
+    const int16_t *values;                   /* [positions][HEAD_DIM] */
+    const float *key_scales, *value_scales; /* [positions], up to a multiple of KV_BLOCK */
+};
+
 /* The running softmax of QUERIES queries over the positions seen so far. */
 struct attention_state {
     float max[QUERIES], sum[QUERIES];
@@ -80,12 +88,11 @@ struct kernels {
     /* Sum of exp(x - max) over any n values. */
     double (*sum_exp)(const float *x, int n, float max);
 
-    /* QUERIES scaled queries [QUERIES][HEAD_DIM] on n <= SCORE_BLOCK positions. keys
-     * [positions / KV_BLOCK][HEAD_DIM][KV_BLOCK], values [positions][HEAD_DIM], float16. */
-    void (*attention_block)(const float *queries, const uint16_t *keys, const uint16_t *values,
-                            int n, struct attention_state *state);
-    /* n float32 to float16, out of range to the largest. */
-    void (*store_f16)(const float *x, int n, uint16_t *out);
+    /* QUERIES scaled queries [QUERIES][HEAD_DIM] on n <= SCORE_BLOCK positions. */
+    void (*attention_block)(const float *queries, const struct kv_block *kv, int n,
+                            struct attention_state *state);
+    /* Rounds HEAD_DIM values for the KV cache; gives their scale. */
+    float (*round_head)(const float *x, int16_t *codes);
 };
 
 /* The tables that are compiled in, best first, whether this CPU can run them or not; ends with NULL. */

@@ -67,16 +67,6 @@ static inline float add_lanes(vf v)
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-static inline vf load_f16(const uint16_t *p)
-{
-    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
-
-static inline void store_f16_lanes(vf v, uint16_t *p)
-{
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
-}
-
 static inline void transpose8(const unsigned char *p, int64_t stride, int rows, int dwords,
                               vi out[8])
 {

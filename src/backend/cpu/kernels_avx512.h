@@ -60,16 +60,6 @@ static inline float add_lanes(vf v)
     return _mm512_reduce_add_ps((__m512)v);
 }
 
-static inline vf load_f16(const uint16_t *p)
-{
-    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-static inline void store_f16_lanes(vf v, uint16_t *p)
-{
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
-}
-
 /* Row i's dwords for the lower half, row i + 4's for the upper one. */
 static inline __m512i two_rows(const unsigned char *p, int64_t stride, int i, int rows, __mmask8 m)
 {

@@ -1,18 +1,19 @@
-/* Sequences of the cpu backend: KV cache in float16, recurrent and conv state in float32, and both
+/* Sequences of the cpu backend: KV cache in int16 with scales, recurrent and conv state in float32, and both
  * as flat bytes. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 
-static int64_t capacity_of(int32_t context)
+/* One head's key or value, rounded. */
+struct head_codes {
+    int16_t codes[HEAD_DIM];
+    float scale;
+};
+
+int64_t cpu_capacity(int32_t context)
 {
     return ((int64_t)context + KV_BLOCK - 1) / KV_BLOCK * KV_BLOCK;
-}
-
-int64_t cpu_kv_plane(const struct cpu_backend *b)
-{
-    return capacity_of(b->context) * HEAD_DIM;
 }
 
 int64_t cpu_conv_size(const struct shape *s)
@@ -25,10 +26,14 @@ int64_t cpu_recurrent_size(const struct shape *s)
     return (int64_t)shape_value_dim(s) * s->linear_key_head_dim;
 }
 
-int64_t cpu_cache_bytes(const struct shape *s, int32_t context)
+static int64_t kv_positions(const struct shape *s, int32_t context) /* over all planes */
 {
-    return (int64_t)shape_n_full_attention(s) * s->num_key_value_heads * capacity_of(context) *
-           HEAD_DIM * (int64_t)sizeof(uint16_t);
+    return (int64_t)shape_n_full_attention(s) * s->num_key_value_heads * cpu_capacity(context);
+}
+
+int64_t cpu_kv_bytes(const struct shape *s, int32_t context)
+{
+    return kv_positions(s, context) * 2 * (int64_t)sizeof(struct head_codes);
 }
 
 size_t cpu_state_size(struct backend *backend)
@@ -71,12 +76,12 @@ enum status cpu_state_write(struct backend *backend, struct sequence *sequence, 
     return STATUS_OK;
 }
 
-/* A row is [attention layer][kv head][key, value][head_dim] float16. */
+/* A row is [attention layer][kv head][key, value] of these. */
 size_t cpu_kv_row_size(struct backend *backend)
 {
     const struct shape *s = ((struct cpu_backend *)backend)->shape;
-    return (size_t)shape_n_full_attention(s) * (size_t)s->num_key_value_heads * 2 * HEAD_DIM *
-           sizeof(uint16_t);
+    return (size_t)shape_n_full_attention(s) * (size_t)s->num_key_value_heads * 2 *
+           sizeof(struct head_codes);
 }
 
 static enum status check_rows(const struct sequence *sequence, int32_t from, int32_t n,
@@ -88,38 +93,57 @@ static enum status check_rows(const struct sequence *sequence, int32_t from, int
     return STATUS_OK;
 }
 
-/* One position's key and value of plane `plane` (a layer's KV head). */
-static uint16_t *key_at(const struct cpu_backend *b, struct cpu_sequence *q, int plane,
-                        int32_t position)
+int16_t *cpu_key(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                 int32_t position)
 {
-    return q->keys + plane * cpu_kv_plane(b) +
-           (int64_t)(position / KV_BLOCK) * KV_BLOCK * HEAD_DIM + position % KV_BLOCK;
+    int64_t start = plane * cpu_capacity(b->context) + position / KV_BLOCK * KV_BLOCK;
+    return q->keys + start * HEAD_DIM + position % KV_BLOCK;
 }
 
-static uint16_t *value_at(const struct cpu_backend *b, struct cpu_sequence *q, int plane,
-                          int32_t position)
+int16_t *cpu_value(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                   int32_t position)
 {
-    return q->values + plane * cpu_kv_plane(b) + (int64_t)position * HEAD_DIM;
+    return q->values + (plane * cpu_capacity(b->context) + position) * HEAD_DIM;
+}
+
+static void read_position(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                          int32_t position, struct head_codes out[2])
+{
+    int64_t scale = plane * cpu_capacity(b->context) + position;
+    const int16_t *key = cpu_key(b, q, plane, position);
+    for (int d = 0; d < HEAD_DIM; d++)
+        out[0].codes[d] = key[d * KV_BLOCK];
+    out[0].scale = q->key_scales[scale];
+    memcpy(out[1].codes, cpu_value(b, q, plane, position), sizeof out[1].codes);
+    out[1].scale = q->value_scales[scale];
+}
+
+static void write_position(const struct cpu_backend *b, struct cpu_sequence *q, int plane,
+                           int32_t position, const struct head_codes in[2])
+{
+    int64_t scale = plane * cpu_capacity(b->context) + position;
+    int16_t *key = cpu_key(b, q, plane, position);
+    for (int d = 0; d < HEAD_DIM; d++)
+        key[d * KV_BLOCK] = in[0].codes[d];
+    q->key_scales[scale] = in[0].scale;
+    memcpy(cpu_value(b, q, plane, position), in[1].codes, sizeof in[1].codes);
+    q->value_scales[scale] = in[1].scale;
 }
 
 enum status cpu_kv_read(struct backend *backend, struct sequence *sequence, int32_t from,
                         int32_t n, void *out, struct error *error)
 {
     struct cpu_backend *b = (struct cpu_backend *)backend;
-    struct cpu_sequence *q = (struct cpu_sequence *)sequence;
     enum status status = check_rows(sequence, from, n, sequence->kv_length, error);
     if (status != STATUS_OK)
         return status;
     int planes = shape_n_full_attention(b->shape) * b->shape->num_key_value_heads;
     unsigned char *row = out; /* perhaps unaligned */
-    uint16_t part[2][HEAD_DIM];
+    struct head_codes pair[2];
     for (int32_t i = from; i < from + n; i++)
-        for (int plane = 0; plane < planes; plane++, row += sizeof part) {
-            const uint16_t *key = key_at(b, q, plane, i);
-            for (int d = 0; d < HEAD_DIM; d++)
-                part[0][d] = key[d * KV_BLOCK];
-            memcpy(part[1], value_at(b, q, plane, i), sizeof part[1]);
-            memcpy(row, part, sizeof part);
+        for (int plane = 0; plane < planes; plane++, row += sizeof pair) {
+            read_position(b, (struct cpu_sequence *)sequence, plane, i, pair);
+            memcpy(row, pair, sizeof pair);
         }
     return STATUS_OK;
 }
@@ -128,7 +152,6 @@ enum status cpu_kv_write(struct backend *backend, struct sequence *sequence, int
                          int32_t n, const void *rows, struct error *error)
 {
     struct cpu_backend *b = (struct cpu_backend *)backend;
-    struct cpu_sequence *q = (struct cpu_sequence *)sequence;
     enum status status = check_rows(sequence, from, n, sequence->capacity, error);
     if (status != STATUS_OK)
         return status;
@@ -137,14 +160,11 @@ enum status cpu_kv_write(struct backend *backend, struct sequence *sequence, int
         sequence->broken = true; /* until a state that fits the rows is written */
     int planes = shape_n_full_attention(b->shape) * b->shape->num_key_value_heads;
     const unsigned char *row = rows;
-    uint16_t part[2][HEAD_DIM];
+    struct head_codes pair[2];
     for (int32_t i = from; i < from + n; i++)
-        for (int plane = 0; plane < planes; plane++, row += sizeof part) {
-            memcpy(part, row, sizeof part);
-            uint16_t *key = key_at(b, q, plane, i);
-            for (int d = 0; d < HEAD_DIM; d++)
-                key[d * KV_BLOCK] = part[0][d];
-            memcpy(value_at(b, q, plane, i), part[1], sizeof part[1]);
+        for (int plane = 0; plane < planes; plane++, row += sizeof pair) {
+            memcpy(pair, row, sizeof pair);
+            write_position(b, (struct cpu_sequence *)sequence, plane, i, pair);
         }
     return STATUS_OK;
 }
@@ -167,6 +187,8 @@ void cpu_sequence_free(struct backend *backend, struct sequence *sequence)
     ((struct cpu_backend *)backend)->n_open--;
     free(q->keys);
     free(q->values);
+    free(q->key_scales);
+    free(q->value_scales);
     free(q->conv_state);
     free(q->recurrent_state);
     free(q);
@@ -183,13 +205,16 @@ enum status cpu_sequence_new(struct backend *backend, struct sequence **out, str
     if (!q)
         return error_no_memory(error, "a sequence");
     b->n_open++;
-    size_t cache = (size_t)cpu_cache_bytes(b->shape, b->context), conv = conv_bytes(b->shape);
-    q->keys = malloc(cache);
-    q->values = malloc(cache);
+    size_t positions = (size_t)kv_positions(b->shape, b->context), conv = conv_bytes(b->shape);
+    q->keys = malloc(positions * HEAD_DIM * sizeof *q->keys);
+    q->values = malloc(positions * HEAD_DIM * sizeof *q->values);
+    q->key_scales = malloc(positions * sizeof *q->key_scales);
+    q->value_scales = malloc(positions * sizeof *q->value_scales);
     q->conv_state = malloc(conv);
     q->recurrent_state = malloc(cpu_state_size(backend) - conv);
     q->base.capacity = b->context;
-    if (!q->keys || !q->values || !q->conv_state || !q->recurrent_state) {
+    if (!q->keys || !q->values || !q->key_scales || !q->value_scales || !q->conv_state ||
+        !q->recurrent_state) {
         cpu_sequence_free(backend, &q->base);
         return error_no_memory(error, "a sequence's KV cache and state");
     }

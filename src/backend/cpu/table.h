@@ -16,5 +16,5 @@ const struct kernels TABLE = {
     .deltanet_chunk = deltanet_chunk,
     .sum_exp = sum_exp,
     .attention_block = attention_block,
-    .store_f16 = store_f16,
+    .round_head = round_head,
 };
