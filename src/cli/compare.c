@@ -182,7 +182,7 @@ static void print_text(const struct compare *compare, struct bytes *out)
 
 static enum status compare_sides(struct compare *compare, const char *path,
                                  const struct evaluation_options *options,
-                                 const struct scorer_options sides[SIDES], bool json,
+                                 const struct device_options sides[SIDES], bool json,
                                  struct error *error)
 {
     struct scorer *scorers[SIDES] = {&compare->scorers[BACKEND], &compare->scorers[AGAINST]};
@@ -210,15 +210,16 @@ static enum status compare_sides(struct compare *compare, const char *path,
 static int run(int argc, char **argv)
 {
     struct evaluation_options evaluation = {.chunk = EVALUATION_CHUNK};
-    struct scorer_options sides[SIDES] = {[AGAINST] = {.backend = "ref"}};
+    struct device_options sides[SIDES] = {[AGAINST] = {.backend = "ref"}};
     struct compare compare = {.max_worst = 5};
     bool json = false;
     const char *positionals[2];
     const struct option options[] = {
-        {"backend", OPTION_TEXT, &sides[BACKEND].backend, 0, 0, NULL, "NAME",
-         "the backend that is looked at"},
+        DEVICE_OPTIONS(sides[BACKEND]),
         {"against", OPTION_TEXT, &sides[AGAINST].backend, 0, 0, NULL, "NAME",
          "the backend that it is held against (ref)"},
+        {"against-cpu", OPTION_TEXT, &sides[AGAINST].cpu, 0, 0, NULL, "LEVEL",
+         "its level of instructions, as --cpu"},
         EVALUATION_OPTIONS(&evaluation) /* and: */
         {"worst", OPTION_INTEGER, &compare.max_worst, 0, 1 << 20, NULL, "N",
          "show the N positions with the largest KL (5)"},

@@ -5,6 +5,8 @@
 enum status device_choose(const struct device_options *device, struct engine_options *options,
                           struct error *error)
 {
+    options->threads = (int)device->threads;
+    options->cpu = device->cpu;
     return backend_find(device->backend, &options->ops, error);
 }
 

@@ -1,12 +1,14 @@
 /* The options by which commands choose and set up a backend, in one place. */
 #pragma once
 
+#include "base/threads.h"
 #include "cli/options.h"
 #include "engine/engine.h"
 
 struct device_options {
     const char *backend; /* NULL: the best one */
     int64_t threads;     /* 0: the physical cores */
+    const char *cpu;     /* level of the cpu backend's kernels, NULL: the best */
 };
 
 /* Rows for a command's table of options. */
@@ -19,9 +21,17 @@ struct device_options {
      NULL,                                                                                         \
      "NAME",                                                                                       \
      "the backend to use (the best one)"},                                                         \
+        {"threads",                                                                                \
+         OPTION_INTEGER,                                                                           \
+         &(device).threads,                                                                        \
+         1,                                                                                        \
+         THREADS_MAX,                                                                              \
+         NULL,                                                                                     \
+         "N",                                                                                      \
+         "threads of the cpu backend (the physical cores)"},                                       \
     {                                                                                              \
-        "threads", OPTION_INTEGER, &(device).threads, 1, 1024, NULL, "N",                          \
-            "threads to use (the physical cores)"                                                  \
+        "cpu", OPTION_TEXT, &(device).cpu, 0, 0, NULL, "LEVEL",                                    \
+            "instructions of the cpu backend's kernels (the best)"                                 \
     }
 
 /* Fills what the options decide. */

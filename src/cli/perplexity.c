@@ -79,7 +79,7 @@ static void print_text(const struct perplexity *p, FILE *out)
 
 static enum status measure(struct perplexity *p, const char *path,
                            const struct evaluation_options *options,
-                           const struct scorer_options *side, struct error *error)
+                           const struct device_options *side, struct error *error)
 {
     enum status status = evaluation_open(path, p->model, options, &p->evaluation, error);
     if (status == STATUS_OK)
@@ -101,11 +101,11 @@ static int run(int argc, char **argv)
 {
     struct perplexity p = {0};
     struct evaluation_options evaluation = {.chunk = EVALUATION_CHUNK};
-    struct scorer_options side = {0};
+    struct device_options side = {0};
     const char *positionals[2];
     const struct option options[] = {
         EVALUATION_OPTIONS(&evaluation) /* and: */
-        {"backend", OPTION_TEXT, &side.backend, 0, 0, NULL, "NAME", "the backend to use"},
+        DEVICE_OPTIONS(side),
         {"json", OPTION_FLAG, &p.json, 0, 0, NULL, NULL, "one JSON object"},
         {"jsonl", OPTION_FLAG, &p.jsonl, 0, 0, NULL, NULL,
          "a line by token, the summary on stderr"},

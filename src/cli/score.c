@@ -199,7 +199,7 @@ static int run_score(int argc, char **argv)
 {
     const char *path, *hidden_path = NULL;
     int64_t context = 0, n_greedy = 0;
-    struct scorer_options side = {0};
+    struct device_options side = {0};
     const struct option options[] = {
         {"greedy", OPTION_INTEGER, &n_greedy, 0, 1 << 20, NULL, "N",
          "continue each line greedily by N tokens, through stop tokens"},
@@ -207,7 +207,7 @@ static int run_score(int argc, char **argv)
          "write inner tensors as safetensors, names prefixed by the line's name"},
         {"max-context", OPTION_INTEGER, &context, 1, INT32_MAX, NULL, "N",
          "tokens a line can have"},
-        {"backend", OPTION_TEXT, &side.backend, 0, 0, NULL, "NAME", "the backend to use"},
+        DEVICE_OPTIONS(side),
         {0},
     };
     int code = options_parse(&command_score, argc, argv, options, &path, 1, 1);

@@ -2,13 +2,13 @@
 
 #include <stdlib.h>
 
-enum status scorer_open(const struct model *model, const struct scorer_options *options,
+enum status scorer_open(const struct model *model, const struct device_options *device,
                         int32_t context, struct scorer *scorer, struct error *error)
 {
     *scorer = (struct scorer){0};
     struct engine *engine = &scorer->engine;
     struct engine_options engine_options = {.n_sequences = 1};
-    enum status status = backend_find(options->backend, &engine_options.ops, error);
+    enum status status = device_choose(device, &engine_options, error);
     if (status == STATUS_OK)
         status =
             engine_context(context, checkpoint_config(model->checkpoint)->max_position_embeddings,

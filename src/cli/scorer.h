@@ -3,13 +3,9 @@
  * scorers may be open on one model. */
 #pragma once
 
+#include "cli/device.h"
 #include "engine/engine.h"
 #include "library/model.h"
-
-/* What a command line says of one engine. */
-struct scorer_options {
-    const char *backend; /* NULL: the best one */
-};
 
 struct scorer {
     struct engine engine;
@@ -21,7 +17,7 @@ struct scorer {
 
 /* `model` is borrowed. context: tokens that the sequence holds, 0 for the default. Also after a
  * failure scorer_close may, and must, be called. */
-enum status scorer_open(const struct model *model, const struct scorer_options *options,
+enum status scorer_open(const struct model *model, const struct device_options *device,
                         int32_t context, struct scorer *scorer, struct error *error);
 void scorer_close(struct scorer *scorer);
 /* Back to an empty sequence. */

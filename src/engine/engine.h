@@ -15,6 +15,8 @@ struct engine_options {
     const struct backend_ops *ops; /* from backend_find */
     int32_t context;               /* tokens per sequence, from engine_context */
     int n_sequences;
+    int threads;     /* see struct backend_options */
+    const char *cpu; /* the same */
 };
 
 struct engine {
