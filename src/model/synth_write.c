@@ -15,8 +15,9 @@
 #include "base/bytes.h"
 #include "model/synth_files.h"
 
-#define MAX_THREADS 8 /* more only wait for each other: writes to one file come one after another  \
-                       */
+#define MAX_THREADS                                                                                \
+    8 /* more only wait for each other: writes to one file come one after another                  \
+       */
 #define PIECE ((int64_t)4 << 20) /* bytes of a shard that one thread makes and writes at a time */
 #define MAX_FILES (SYNTH_MAX_SHARDS + 5)
 
@@ -231,15 +232,17 @@ static void *run_worker(void *context)
 static void write_weights(struct writer *writer)
 {
     pthread_t threads[MAX_THREADS];
-    struct worker workers[MAX_THREADS];
-    int n = 1;
-    for (int i = 0; i < writer->n_threads; i++)
-        workers[i] = (struct worker){writer, writer->buffers + i * PIECE};
-    while (n < writer->n_threads && pthread_create(&threads[n], NULL, run_worker, &workers[n]) == 0)
+    struct worker own = {writer, writer->buffers}, others[MAX_THREADS];
+    int n = 0;
+    while (n < writer->n_threads - 1) {
+        others[n] = (struct worker){writer, writer->buffers + (n + 1) * PIECE};
+        if (pthread_create(&threads[n], NULL, run_worker, &others[n]) != 0)
+            break;
         n++;
-    write_pieces(&workers[0], true);
-    while (--n > 0)
-        pthread_join(threads[n], NULL);
+    }
+    write_pieces(&own, true);
+    while (n > 0)
+        pthread_join(threads[--n], NULL);
 }
 
 static void close_files(struct writer *writer)
