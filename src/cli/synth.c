@@ -143,23 +143,17 @@ static int run(int argc, char **argv)
     if (code >= 0)
         return code;
     const struct shape *shape = name ? shape_named(name) : NULL;
-    if (!shape) {
-        struct error error;
-        error_set(&error, STATUS_INVALID, "--shape: found %s%s%s, wanted 35b-a3b or tiny",
-                  name ? "'" : "", name ? name : "nothing", name ? "'" : "");
-        command_failed(&error);
-        return EXIT_USAGE;
-    }
-    struct error error;
+    if (!name)
+        return options_usage(&command_synth, "--shape: found nothing, wanted 35b-a3b or tiny");
+    if (!shape)
+        return options_usage(&command_synth, "--shape: found '%s', wanted 35b-a3b or tiny", name);
     if (!tokenizer && shape == &shape_tiny && !file_is_absent(TINY_TOKENIZER))
         tokenizer = TINY_TOKENIZER;
-    if (!tokenizer) {
-        error_set(&error, STATUS_INVALID,
-                  "--tokenizer: found nothing, wanted the tokenizer.json %s",
-                  shape == &shape_tiny ? "of models/tiny, which is not here" : "of the real model");
-        command_failed(&error);
-        return EXIT_USAGE;
-    }
+    if (!tokenizer)
+        return options_usage(
+            &command_synth, "--tokenizer: found nothing, wanted the tokenizer.json %s",
+            shape == &shape_tiny ? "of models/tiny, which is not here" : "of the real model");
+    struct error error;
     enum status status = make(shape, (uint64_t)seed, vision, tokenizer, folder, &error);
     if (status == STATUS_CANCELLED) /* not by a reader that left, so it is said */
         fprintf(stderr, "calla: %s\n", error.message);
