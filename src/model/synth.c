@@ -21,11 +21,12 @@
 #define GAIN 0.9
 /* Tokens must stay apart through all layers, or all of them would go to the same few experts. So
  * the embedding outweighs what the layers add to the residual stream through these matrices. */
-#define OUTPUT_GAIN 0.45
+#define OUTPUT_GAIN 0.3
 #define EMBEDDING_STD 1.0
 
 struct synth {
     const struct shape *shape;
+    const struct synth_vision *vision;
     struct synth_tensor *tensors;
     int n_tensors, capacity;
     int64_t bytes;
@@ -72,6 +73,15 @@ static double bf16_value(uint16_t half)
 
 /* ---- the list of tensors --------------------------------------------------------------------- */
 
+/* FNV-1a: a tensor's bytes must not depend on which others there are. */
+static uint64_t hash(const char *text)
+{
+    uint64_t h = UINT64_C(0xCBF29CE484222325);
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001B3);
+    return h;
+}
+
 /* Appends to the list; the first failure is kept, later calls then do nothing. */
 struct builder {
     struct synth *synth;
@@ -108,14 +118,15 @@ __attribute__((format(printf, 5, 6))) static struct synth_tensor *add(struct bui
     tensor->size = dtype[0] == 'U' ? 4 : 2;
     for (int i = 0; i < n_dims; i++)
         tensor->size *= tensor->dims[i] = dims[i];
-    tensor->key = mix(builder->seed + mix((uint64_t)synth->n_tensors + GOLDEN));
+    tensor->key = mix(builder->seed ^ hash(tensor->name));
     synth->bytes += tensor->size;
     synth->n_tensors++;
     return tensor;
 }
 
 /* Codes are uniform, so scale * code + bias has mean 0 with bias = -scale * (largest code / 2).
- * Scales have both signs and magnitudes from 0.6 to 1.4 times their mean. */
+ * Scales have both signs and magnitudes from 0.75 to 1.25 times their mean, as spread as in
+ * models/tiny. */
 static void add_quant(struct builder *builder, const char *module, int count, int rows, int columns,
                       int bits, double std, struct quant_matrix *view)
 {
@@ -124,7 +135,8 @@ static void add_quant(struct builder *builder, const char *module, int count, in
     *view = (struct quant_matrix){.count = count, .rows = rows, .columns = columns, .bits = bits};
     double largest = (1 << bits) - 1;
     /* standard deviations: of uniform codes, and the root mean square of the magnitudes */
-    double codes = sqrt((largest + 1) * (largest + 1) - 1) / sqrt(12), spread = sqrt(1 + 0.16 / 3);
+    double codes = sqrt((largest + 1) * (largest + 1) - 1) / sqrt(12),
+           spread = sqrt(1 + 0.0625 / 3);
     uint64_t scales_key = 0;
     for (int part = 0; part < 3; part++) {
         int64_t dims[3] = {count, rows, part == 0 ? columns * bits / 32 : columns / GROUP_SIZE};
@@ -135,7 +147,7 @@ static void add_quant(struct builder *builder, const char *module, int count, in
             return;
         tensor->view = views[part];
         for (int i = 0; i < 256 && part > 0; i++) {
-            double magnitude = std / codes / spread * (0.6 + 0.8 * ((i >> 1) + 0.5) / 128);
+            double magnitude = std / codes / spread * (0.75 + 0.5 * ((i >> 1) + 0.5) / 128);
             uint16_t scale = bf16_round(i & 1 ? -magnitude : magnitude);
             tensor->values[i] = part == 1 ? scale : bf16_round(-bf16_value(scale) * largest / 2);
         }
@@ -205,6 +217,8 @@ static void add_deltanet(struct builder *builder, const struct shape *shape,
     int hidden = shape->hidden_size, heads = shape->linear_num_value_heads;
     int channels = shape_conv_channels(shape), value_dim = shape_value_dim(shape);
     const int64_t conv[3] = {channels, shape->linear_conv_kernel_dim, 1};
+    add_plain(builder, "linear_attn.conv1d.weight", 3, conv, -0.55, 0.55,
+              &layer->linear_attn.conv1d);
     add_matrix(builder, "linear_attn.in_proj_qkv", 1, channels, hidden, 4,
                &layer->linear_attn.in_proj_qkv);
     add_matrix(builder, "linear_attn.in_proj_z", 1, value_dim, hidden, 4,
@@ -213,14 +227,12 @@ static void add_deltanet(struct builder *builder, const struct shape *shape,
                &layer->linear_attn.in_proj_b);
     add_matrix(builder, "linear_attn.in_proj_a", 1, heads, hidden, 4,
                &layer->linear_attn.in_proj_a);
-    add_output(builder, "linear_attn.out_proj", 1, hidden, value_dim, &layer->linear_attn.out_proj);
-    add_plain(builder, "linear_attn.conv1d.weight", 3, conv, -0.55, 0.55,
-              &layer->linear_attn.conv1d);
     /* the ranges of models/tiny: memories of a few tokens to some thousand */
-    add_vector(builder, "linear_attn.A_log", heads, 0.4, 2.8, &layer->linear_attn.A_log);
     add_vector(builder, "linear_attn.dt_bias", heads, -6.5, -1.3, &layer->linear_attn.dt_bias);
+    add_vector(builder, "linear_attn.A_log", heads, 0.4, 2.8, &layer->linear_attn.A_log);
     add_norm(builder, "linear_attn.norm.weight", shape->linear_value_head_dim,
              &layer->linear_attn.norm);
+    add_output(builder, "linear_attn.out_proj", 1, hidden, value_dim, &layer->linear_attn.out_proj);
 }
 
 static void add_mlp(struct builder *builder, const struct shape *shape, struct layer_weights *layer)
@@ -228,17 +240,17 @@ static void add_mlp(struct builder *builder, const struct shape *shape, struct l
     int hidden = shape->hidden_size, experts = shape->num_experts;
     int width = shape->moe_intermediate_size, shared = shape->shared_expert_intermediate_size;
     add_matrix(builder, "mlp.gate", 1, experts, hidden, 8, &layer->mlp.gate);
-    add_matrix(builder, "mlp.shared_expert_gate", 1, 1, hidden, 8, &layer->mlp.shared_expert_gate);
     add_matrix(builder, "mlp.switch_mlp.gate_proj", experts, width, hidden, 4,
                &layer->mlp.gate_proj);
     add_matrix(builder, "mlp.switch_mlp.up_proj", experts, width, hidden, 4, &layer->mlp.up_proj);
     add_output(builder, "mlp.switch_mlp.down_proj", experts, hidden, width, &layer->mlp.down_proj);
     add_matrix(builder, "mlp.shared_expert.gate_proj", 1, shared, hidden, 4,
                &layer->mlp.shared_gate_proj);
-    add_matrix(builder, "mlp.shared_expert.up_proj", 1, shared, hidden, 4,
-               &layer->mlp.shared_up_proj);
     add_output(builder, "mlp.shared_expert.down_proj", 1, hidden, shared,
                &layer->mlp.shared_down_proj);
+    add_matrix(builder, "mlp.shared_expert.up_proj", 1, shared, hidden, 4,
+               &layer->mlp.shared_up_proj);
+    add_matrix(builder, "mlp.shared_expert_gate", 1, 1, hidden, 8, &layer->mlp.shared_expert_gate);
 }
 
 static void add_text(struct builder *builder, const struct shape *shape, struct weights *weights)
@@ -250,11 +262,11 @@ static void add_text(struct builder *builder, const struct shape *shape, struct 
     for (int i = 0; i < shape->num_hidden_layers; i++) {
         struct layer_weights *layer = &weights->layers[i];
         snprintf(builder->prefix, sizeof builder->prefix, "language_model.model.layers.%d.", i);
-        add_norm(builder, "input_layernorm.weight", shape->hidden_size, &layer->input_layernorm);
         if (shape_is_full_attention(shape, i))
             add_attention(builder, shape, layer);
         else
             add_deltanet(builder, shape, layer);
+        add_norm(builder, "input_layernorm.weight", shape->hidden_size, &layer->input_layernorm);
         add_norm(builder, "post_attention_layernorm.weight", shape->hidden_size,
                  &layer->post_attention_layernorm);
         add_mlp(builder, shape, layer);
@@ -264,16 +276,69 @@ static void add_text(struct builder *builder, const struct shape *shape, struct 
     add_matrix(builder, "lm_head", 1, shape->vocab_size, shape->hidden_size, 4, &weights->lm_head);
 }
 
+static const struct synth_vision vision_35b_a3b = {27, 1152, 4304, 2304, 16};
+static const struct synth_vision vision_small = {27, 64, 128, 64, 4}; /* as many tensors */
+
+/* A layer with weight and bias, [out][in] and [out]. */
+static void add_biased(struct builder *builder, const char *name, int out, int in)
+{
+    char full[64];
+    const int64_t dims[2] = {out, in};
+    double limit = GAIN * sqrt(3.0 / in);
+    snprintf(full, sizeof full, "%s.weight", name);
+    add_plain(builder, full, 2, dims, -limit, limit, NULL);
+    snprintf(full, sizeof full, "%s.bias", name);
+    add_vector(builder, full, out, -0.1, 0.1, NULL);
+}
+
+static void add_layer_norm(struct builder *builder, const char *name, int length)
+{
+    char full[64];
+    snprintf(full, sizeof full, "%s.weight", name);
+    add_norm(builder, full, length, NULL);
+    snprintf(full, sizeof full, "%s.bias", name);
+    add_vector(builder, full, length, -0.1, 0.1, NULL);
+}
+
+/* Spec 9; nothing here reads it. */
+static void add_vision(struct builder *builder, const struct synth_vision *vision, int out)
+{
+    int width = vision->hidden_size, merged = 4 * width;
+    const int64_t patch[5] = {width, 2, 16, 16, 3};
+    const int64_t positions[2] = {vision->num_position_embeddings, width};
+    snprintf(builder->prefix, sizeof builder->prefix, "vision_tower.");
+    add_plain(builder, "patch_embed.proj.weight", 5, patch, -0.04, 0.04, NULL);
+    add_vector(builder, "patch_embed.proj.bias", width, -0.1, 0.1, NULL);
+    add_plain(builder, "pos_embed.weight", 2, positions, -0.1, 0.1, NULL);
+    for (int i = 0; i < vision->depth; i++) {
+        snprintf(builder->prefix, sizeof builder->prefix, "vision_tower.blocks.%d.", i);
+        add_layer_norm(builder, "norm1", width);
+        add_layer_norm(builder, "norm2", width);
+        add_biased(builder, "attn.qkv", 3 * width, width);
+        add_biased(builder, "attn.proj", width, width);
+        add_biased(builder, "mlp.linear_fc1", vision->intermediate_size, width);
+        add_biased(builder, "mlp.linear_fc2", width, vision->intermediate_size);
+    }
+    snprintf(builder->prefix, sizeof builder->prefix, "vision_tower.merger.");
+    add_layer_norm(builder, "norm", width);
+    add_biased(builder, "linear_fc1", merged, merged);
+    add_biased(builder, "linear_fc2", out, merged);
+}
+
 enum status synth_plan(const struct shape *shape, uint64_t seed, bool vision, struct synth **out,
                        struct error *error)
 {
-    (void)vision;
     *out = NULL;
     struct synth *synth = calloc(1, sizeof *synth);
     if (!synth)
         return error_no_memory(error, "the synthetic weights");
     synth->shape = shape;
     struct builder builder = {.synth = synth, .seed = mix(seed)};
+    if (vision) {
+        bool small = shape->hidden_size < shape_35b_a3b.hidden_size;
+        synth->vision = small ? &vision_small : &vision_35b_a3b;
+        add_vision(&builder, synth->vision, shape->hidden_size);
+    }
     add_text(&builder, shape, &synth->weights);
     if (builder.failed) {
         synth_close(synth);
@@ -425,6 +490,16 @@ void synth_close(struct synth *synth)
         munmap(synth->mapping, synth->mapping_size);
     free(synth->tensors);
     free(synth);
+}
+
+const struct shape *synth_shape(const struct synth *synth)
+{
+    return synth->shape;
+}
+
+const struct synth_vision *synth_vision(const struct synth *synth)
+{
+    return synth->vision;
 }
 
 const struct weights *synth_weights(const struct synth *synth)

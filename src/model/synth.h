@@ -24,14 +24,19 @@ struct synth_tensor {
     int64_t dims[SYNTH_MAX_DIMS];
     int64_t offset, size;
     uint64_t key;               /* of its random numbers */
-    const unsigned char **view; /* where the weights point at it; NULL: vision */
+    const unsigned char **view; /* what points at it in the weights; NULL: vision */
     uint16_t values[256];       /* BF16: a random byte chooses the value */
+};
+
+/* Sizes of the vision tower (spec 9), which the text engine skips. */
+struct synth_vision {
+    int depth, hidden_size, intermediate_size, num_position_embeddings, num_heads;
 };
 
 struct synth;
 
-/* The tensors alone, in checkpoint order; `shape` is borrowed until close. `vision` appends the
- * tensors of the vision tower (spec 9), which change no other byte. */
+/* The tensors alone, in the order in which the published checkpoint is cut into shards: vision
+ * tower, when asked for, embedding, layers, norm, head. `shape` is borrowed until close. */
 enum status synth_plan(const struct shape *shape, uint64_t seed, bool vision, struct synth **out,
                        struct error *error);
 /* The same without vision, and written to memory of its own by n_threads threads (0: one for each
@@ -41,6 +46,8 @@ enum status synth_open(const struct shape *shape, uint64_t seed, int n_threads, 
                        struct error *error);
 void synth_close(struct synth *synth);
 
+const struct shape *synth_shape(const struct synth *synth);
+const struct synth_vision *synth_vision(const struct synth *synth); /* NULL: none */
 /* After synth_plan they have sizes and no data: enough to plan memory with. */
 const struct weights *synth_weights(const struct synth *synth);
 const struct synth_tensor *synth_tensors(const struct synth *synth, int *n);

@@ -55,6 +55,33 @@ static void test_same_seed_same_bytes(void **state)
     synth_close(other);
 }
 
+/* The vision tower stands before the others and changes none of them. */
+static void test_vision(void **state)
+{
+    (void)state;
+    struct synth *text, *both;
+    assert_int_equal(synth_plan(&shape_35b_a3b, 7, false, &text, NULL), STATUS_OK);
+    assert_int_equal(synth_plan(&shape_35b_a3b, 7, true, &both, NULL), STATUS_OK);
+    int n_text, n_both;
+    const struct synth_tensor *texts = synth_tensors(text, &n_text);
+    const struct synth_tensor *all = synth_tensors(both, &n_both);
+    assert_int_equal(n_both, 2090); /* spec 4.3 */
+    assert_int_equal(n_both - n_text, 333);
+    assert_int_equal(synth_bytes(both), 20401929952);
+    assert_int_equal(synth_bytes(text), 19508787456);
+    for (int i = 0; i < n_text; i++) {
+        unsigned char left[30], right[30];
+        const struct synth_tensor *tensor = &all[i + 333];
+        assert_string_equal(texts[i].name, tensor->name);
+        assert_int_equal(texts[i].size, tensor->size);
+        synth_fill(text, texts[i].offset, 30, left);
+        synth_fill(both, tensor->offset, 30, right);
+        assert_memory_equal(left, right, 30);
+    }
+    synth_close(text);
+    synth_close(both);
+}
+
 /* Every way to cut the bytes gives the same ones. */
 static void test_any_range(void **state)
 {
@@ -141,10 +168,10 @@ static void test_ranges(void **state)
         check_vector(&layer->post_attention_layernorm, 0.75, 1.25);
         check_matrix(&layer->mlp.gate, 0.9 / 16);
         check_matrix(&layer->mlp.up_proj, 0.9 / 16);
-        check_matrix(&layer->mlp.down_proj, 0.45 / sqrt(128));
+        check_matrix(&layer->mlp.down_proj, 0.3 / sqrt(128));
         if (shape_is_full_attention(&shape_tiny, i)) {
             check_matrix(&layer->self_attn.q_proj, 0.9 / 16);
-            check_matrix(&layer->self_attn.o_proj, 0.45 / 64);
+            check_matrix(&layer->self_attn.o_proj, 0.3 / 64);
             check_vector(&layer->self_attn.q_norm, 0.75, 1.25);
         } else {
             check_matrix(&layer->linear_attn.in_proj_a, 0.9 / 16);
@@ -238,7 +265,7 @@ static void test_tiny_on_ref(void **state)
     (void)state;
     struct watch watch;
     assert_int_equal(run_ref(&shape_tiny, &watch), 32);
-    assert_true(watch.largest_rms < 4);
+    assert_true(watch.largest_rms < 2);
 }
 
 /* As many layers and experts as the real shape has, narrower. */
@@ -257,13 +284,14 @@ static void test_deep_on_ref(void **state)
     int fewest = run_ref(&shape, &watch);
     if (fewest < 200)
         fail_msg("%d of 256 experts used, wanted 200", fewest);
-    assert_true(watch.largest_rms < 4);
+    assert_true(watch.largest_rms < 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_seed_same_bytes),
+        cmocka_unit_test(test_vision),
         cmocka_unit_test(test_any_range),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_tiny_on_ref),
