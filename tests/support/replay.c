@@ -98,7 +98,7 @@ static enum status replay_decode_step(struct backend *backend, const struct row 
 {
     struct replay_backend *b = (struct replay_backend *)backend;
     int32_t position;
-    enum status status = step_check(backend, b->shape, rows, n, &position, error);
+    enum status status = step_check(b->shape, rows, n, backend->limits.max_rows, &position, error);
     if (status != STATUS_OK)
         return status;
     replay.steps++;
