@@ -104,7 +104,7 @@ def test_chunk_borders(text):
 
 def test_progress_on_a_terminal():
     code, shown = on_terminal("perplexity", "models/tiny", "models/tiny/reference/eval.txt",
-                              "--max-chunks", "2", "--backend", "ref")
+                              "--max-chunks", "2", "--backend", "ref", timeout=300)
     assert code == 0 and "perplexity: " in shown and " %, " in shown
     assert shown.index("perplexity: ") < shown.index("tokens ")
 
