@@ -44,7 +44,7 @@ ifeq ($(strip $(BACKENDS)),)
 $(error BACKENDS: found no name, wanted at least one out of '$(KNOWN_BACKENDS)')
 endif
 ifneq ($(shell $(PKG_CONFIG) --exists $(PACKAGES) 2>/dev/null && echo yes),yes)
-ifeq ($(filter clean,$(MAKECMDGOALS)),)
+ifeq ($(filter clean uninstall,$(MAKECMDGOALS)),)
 $(error libraries are missing (pkg-config finds not all of: $(PACKAGES)); scripts/setup.sh build installs them)
 endif
 endif

@@ -34,7 +34,8 @@ def test_fidelity(name, full, backend):
         assert {**found["backend"]} == {**found["against"]} and found["worst"] == []
     else:
         assert found["agreement"] >= 0.999 and found["mean_kl"] <= 2e-5
-        assert found["backend"]["perplexity"] == pytest.approx(found["against"]["perplexity"], rel=2e-4)
+        assert found["backend"]["perplexity"] == pytest.approx(
+            found["against"]["perplexity"], rel=2e-4 if full else 1e-3)  # see test_perplexity.py
         assert [place["kl"] for place in found["worst"]] == sorted(
             (place["kl"] for place in found["worst"]), reverse=True)
         assert len(found["worst"]) == 3 and found["worst"][0]["kl"] == found["max_kl"] > 0
