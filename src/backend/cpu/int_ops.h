@@ -166,7 +166,7 @@ static void matvec_q4(const struct q4_rows *w, const struct activations *x, cons
 /* TILE_WIDTH rows of a matrix, transposed: lane = row. */
 struct tile {
     vf scale[MAX_GROUPS][TILE_VECTORS], bias[MAX_GROUPS][TILE_VECTORS];
-    vi codes[8][4][TILE_VECTORS];          /* of one group: [dword][plane], two columns a lane */
+    vi dword[8][TILE_VECTORS]; /* of one group, still packed: four planes of two columns a lane */
     vf sum[MATMUL_TOKENS][TILE_VECTORS];
 };
 
@@ -199,17 +199,21 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
         for (int v = 0; v < TILE_VECTORS; v++)
             dot[t][v] = (vi){0};
     }
-    for (int d = 0; d < 8; d++)
+    for (int d = 0; d < 8; d++) {
+        vi plane[TILE_VECTORS][4];
+        for (int v = 0; v < TILE_VECTORS; v++)
+            unpack_planes(tile->dword[d][v], plane[v]);
         for (int j = 0; j < 4; j++)
             for (int t = 0; t < T; t++) {
                 int32_t two;
                 memcpy(&two, codes[t] + j * PAIR / 4 + d * 2, sizeof two);
                 vi both = (vi){0} + two;
                 for (int v = 0; v < TILE_VECTORS; v++)
-                    dot[t][v] = dot_pairs(dot[t][v], tile->codes[d][j][v], both);
+                    dot[t][v] = dot_pairs(dot[t][v], plane[v][j], both);
                 for (int v = 0; v < TILE_VECTORS; v++)
                     IN_REGISTER(dot[t][v]); /* or the compiler gathers products in memory */
             }
+    }
     for (int t = 0; t < T; t++) {
         float scale = x->scales[rows[t] * groups + g], sum = x->sums[rows[t] * groups + g];
         for (int v = 0; v < TILE_VECTORS; v++)
@@ -250,14 +254,11 @@ static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, in
     const unsigned char *weight = w->weight + (int64_t)from * (w->columns / 2);
     for (int g = 0; g < groups; g++) {
         for (int v = 0; v < TILE_VECTORS; v++) {
-            vi dword[8], plane[4];
+            vi dword[8];
             transpose8(weight + (int64_t)v * LANES * (w->columns / 2) + g * (GROUP_SIZE / 2),
                        w->columns / 2, count - v * LANES, 8, dword);
-            for (int d = 0; d < 8; d++) {
-                unpack_planes(dword[d], plane);
-                for (int j = 0; j < 4; j++)
-                    tile->codes[d][j][v] = plane[j];
-            }
+            for (int d = 0; d < 8; d++)
+                tile->dword[d][v] = dword[d];
         }
         multiply_tiles(tile, g, x, rows, n);
     }
