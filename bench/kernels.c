@@ -47,8 +47,8 @@ static void multiply(void *context, int unit)
     int64_t first = (job->first + (int64_t)unit * UNIT_ROWS) % n_rows;
     struct q4_rows w = unit_rows(first);
     float *out = y + (int64_t)(unit % 64) * UNIT_ROWS;
-    (job->matmul ? job->kernels->matmul_q4 : job->kernels->matvec_q4)(&w, &x, NULL, job->n, out,
-                                                                       64 * UNIT_ROWS);
+    (job->matmul ? job->kernels->matmul_q4 : job->kernels->matvec_q4)(&w, &x, 0, job->n, out,
+                                                                      64 * UNIT_ROWS);
 }
 
 static float sink;

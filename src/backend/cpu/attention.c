@@ -8,7 +8,7 @@
 
 #include "backend/cpu/cpu.h"
 
-#define TILE 8          /* rows of a run that one unit takes together */
+#define TILE 8           /* rows of a run that one unit takes together */
 #define SPLIT_LENGTH 512 /* positions of a split at least */
 
 struct attention {
@@ -75,8 +75,7 @@ static void prepare_row(void *context, int row)
         q->key_scales[scale] = b->kernels->round_head(key, rounded);
         for (int i = 0; i < HEAD_DIM; i++)
             place[i * KV_BLOCK] = rounded[i];
-        q->value_scales[scale] =
-            b->kernels->round_head(value, cpu_value(b, q, plane, position));
+        q->value_scales[scale] = b->kernels->round_head(value, cpu_value(b, q, plane, position));
     }
 }
 
@@ -151,8 +150,7 @@ static void tile_unit(void *context, int unit)
 
 static struct attention_state *split_of(const struct attention *a, int row, int kv_head)
 {
-    return a->b->splits +
-           ((int64_t)row * a->b->shape->num_key_value_heads + kv_head) * a->n_splits;
+    return a->b->splits + ((int64_t)row * a->b->shape->num_key_value_heads + kv_head) * a->n_splits;
 }
 
 /* The positions of a row's splits depend on its own position alone. */

@@ -62,7 +62,7 @@ struct cpu_backend {
     int n_sequences, n_open;
     struct probe probe;
     struct cpu_layer layers[MAX_LAYERS];
-    float *norm;                       /* [hidden], the final one */
+    float *norm;                         /* [hidden], the final one */
     double rope_frequency[HEAD_DIM / 2]; /* rotary_dims / 2 of them */
 
     /* the step under way */
@@ -71,28 +71,29 @@ struct cpu_backend {
     int32_t positions[MAX_CHUNK];
 
     /* workspace; rows = tokens of the step */
-    float *h;                  /* [rows][hidden] the residual stream */
-    float *x;                  /* [rows][hidden] a norm's output */
+    float *h;                   /* [rows][hidden] the residual stream */
+    float *x;                   /* [rows][hidden] a norm's output */
     struct activations x_codes; /* x rounded */
-    float *mixed;              /* [rows][hidden] a mixer's or the MoE's output */
-    float *wide;               /* [rows][conv channels or heads * 2 * head_dim] */
-    float *narrow;             /* [rows][value_dim or 2 * kv_heads * head_dim] z, or keys, values */
-    float *gates;              /* [rows][2 * value heads] inputs of beta and of the decay */
-    struct activations mixer_codes; /* [rows][value_dim or heads * head_dim] out_proj's input */
-    float *rope;               /* [rows][rotary_dims] cosines, then sines */
-    float *router;             /* [rows][experts] */
-    float *shared_gate;        /* [rows] */
+    float *mixed;               /* [rows][hidden] a mixer's or the MoE's output */
+    float *wide;                /* [rows][conv channels or heads * 2 * head_dim] */
+    float *narrow; /* [rows][value_dim or 2 * kv_heads * head_dim] z, or keys, values */
+    float *gates;  /* [rows][2 * value heads] inputs of beta and of the decay */
+    struct activations mixer_codes;  /* [rows][value_dim or heads * head_dim] out_proj's input */
+    float *rope;                     /* [rows][rotary_dims] cosines, then sines */
+    float *router;                   /* [rows][experts] */
+    float *shared_gate;              /* [rows] */
+    struct activations slot_codes;   /* [rows * top-k][hidden] x_codes in the order of slots */
     struct activations expert_codes; /* [rows * (top-k + 1)][intermediate] down_proj's input */
-    int32_t *chosen;           /* [rows][top-k] experts */
-    float *chosen_weight;      /* [rows][top-k] */
-    int32_t *slot_row;         /* [rows * top-k] the row of each slot; slots are sorted by expert */
-    float *slot_weight;        /* [rows * top-k] */
-    int32_t *expert_first;     /* [experts + 1] its first slot */
-    int32_t *active;           /* [experts] experts with slots */
+    int32_t *chosen;                 /* [rows][top-k] experts */
+    float *chosen_weight;            /* [rows][top-k] */
+    int32_t *slot_row;     /* [rows * top-k] the row of each slot; slots are sorted by expert */
+    float *slot_weight;    /* [rows * top-k] */
+    int32_t *expert_first; /* [experts + 1] its first slot */
+    int32_t *active;       /* [experts] experts with slots */
     int n_active;
     struct attention_state *splits; /* [SPLIT_ROWS][kv heads][MAX_SPLITS] */
-    float *logits;             /* [MAX_ROWS][vocab] */
-    struct rank_part *parts;   /* [MAX_ROWS][head units] */
+    float *logits;                  /* [MAX_ROWS][vocab] */
+    struct rank_part *parts;        /* [MAX_ROWS][head units] */
 };
 
 /* Work of a stage; see threads_run. */
@@ -118,12 +119,12 @@ void cpu_products(struct cpu_backend *b, const struct product *products, int n_p
 /* h += matrix x, by way of b->mixed. */
 void cpu_project_back(struct cpu_backend *b, const struct quant_matrix *matrix,
                       const struct activations *x);
-/* The kernel for n rows of x. */
-void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w,
-                  const struct activations *x, const int32_t *index, int n, float *y,
-                  int64_t stride);
+/* matvec or matmul, see kernels.h. */
+void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w, const struct activations *x,
+                  int64_t first, int n, float *y, int64_t stride);
 
-/* ---- the layers: b->x_codes and b->x -> b->h -------------------------------------------------- */
+/* ---- the layers: b->x_codes and b->x -> b->h --------------------------------------------------
+ */
 
 /* `index` counts the layers of one kind. */
 void cpu_attention(struct cpu_backend *b, int layer, int index);
@@ -143,7 +144,7 @@ int16_t *cpu_key(const struct cpu_backend *b, const struct cpu_sequence *q, int 
                  int32_t position);
 int16_t *cpu_value(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
                    int32_t position);
-int64_t cpu_conv_size(const struct shape *shape);  /* floats of one layer */
+int64_t cpu_conv_size(const struct shape *shape); /* floats of one layer */
 int64_t cpu_recurrent_size(const struct shape *shape);
 size_t cpu_state_size(struct backend *backend);
 size_t cpu_kv_row_size(struct backend *backend);
@@ -154,8 +155,8 @@ enum status cpu_state_read(struct backend *backend, struct sequence *sequence, v
                            struct error *error);
 enum status cpu_state_write(struct backend *backend, struct sequence *sequence, int32_t position,
                             const void *state, struct error *error);
-enum status cpu_kv_read(struct backend *backend, struct sequence *sequence, int32_t from,
-                        int32_t n, void *out, struct error *error);
+enum status cpu_kv_read(struct backend *backend, struct sequence *sequence, int32_t from, int32_t n,
+                        void *out, struct error *error);
 enum status cpu_kv_write(struct backend *backend, struct sequence *sequence, int32_t from,
                          int32_t n, const void *rows, struct error *error);
 

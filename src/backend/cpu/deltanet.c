@@ -6,7 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 
-#define CHUNK_MIN 8 /* tokens from which the chunked form is faster than single steps */
+#define CHUNK_MIN 8   /* tokens from which the chunked form is faster than single steps */
 #define VALUE_HEADS 2 /* that share a key head, in all shapes */
 
 struct deltanet {
@@ -52,15 +52,15 @@ static void value_head(const struct deltanet *d, const struct run *run, int firs
         beta[t] = 1.0f / (1.0f + expf(-gates[head]));
         g[t] = d->layer->A[head] * softplus(gates[hv + head] + d->layer->dt_bias[head]);
     }
-    float *state = run->sequence->recurrent_state + d->index * cpu_recurrent_size(s) +
-                   (int64_t)head * D * D;
+    float *state =
+        run->sequence->recurrent_state + d->index * cpu_recurrent_size(s) + (int64_t)head * D * D;
     if (n < CHUNK_MIN)
         for (int t = 0; t < n; t++)
             b->kernels->deltanet_step(state, x->q[t], x->k[t], &x->v[t][local * D], g[t], beta[t],
                                       o[t]);
     else
-        b->kernels->deltanet_chunk(state, x->q[0], x->k[0], &x->v[0][local * D], D,
-                                   VALUE_HEADS * D, g, beta, n, o[0]);
+        b->kernels->deltanet_chunk(state, x->q[0], x->k[0], &x->v[0][local * D], D, VALUE_HEADS * D,
+                                   g, beta, n, o[0]);
     for (int t = 0; t < n; t++) {
         const float *z = b->narrow + (int64_t)(first + t) * shape_value_dim(s) + head * D;
         b->kernels->gated_norm(o[t], d->layer->norm, z, D, (float)s->rms_norm_eps);

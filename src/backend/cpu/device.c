@@ -64,10 +64,11 @@ static void workspace(struct cpu_backend *b, struct buffers *buffers)
     add(buffers, &b->rope, rows * s->rotary_dims, sizeof *b->rope);
     add(buffers, &b->router, rows * s->num_experts, sizeof *b->router);
     add(buffers, &b->shared_gate, rows, sizeof *b->shared_gate);
+    add_activations(buffers, &b->slot_codes, rows * k, s->hidden_size);
     add_activations(buffers, &b->expert_codes, rows * (k + 1), s->moe_intermediate_size);
     add(buffers, &b->chosen, rows * k, sizeof *b->chosen);
     add(buffers, &b->chosen_weight, rows * k, sizeof *b->chosen_weight);
-    add(buffers, &b->slot_row, rows * (k + 1), sizeof *b->slot_row);
+    add(buffers, &b->slot_row, rows * k, sizeof *b->slot_row);
     add(buffers, &b->slot_weight, rows * k, sizeof *b->slot_weight);
     add(buffers, &b->expert_first, s->num_experts + 1, sizeof *b->expert_first);
     add(buffers, &b->active, s->num_experts, sizeof *b->active);

@@ -1,5 +1,5 @@
-/* The float32 operations, written once for vectors of LANES floats (see int_ops.h, which is included
- * before). Lengths are multiples of 16 here: heads, hidden size, tiles. */
+/* The float32 operations, written once for vectors of LANES floats (see int_ops.h, which is
+ * included before). Lengths are multiples of 16 here: heads, hidden size, tiles. */
 
 static inline vf load(const float *p)
 {
@@ -232,11 +232,11 @@ static void gemm(int m, int n, int k, const float *a, int64_t la, const float *b
 #define SUB 16
 struct chunk {
     float q[CHUNK_TOKENS][LINEAR_HEAD_DIM], k[CHUNK_TOKENS][LINEAR_HEAD_DIM];
-    float kt[LINEAR_HEAD_DIM][CHUNK_TOKENS];             /* k transposed */
+    float kt[LINEAR_HEAD_DIM][CHUNK_TOKENS]; /* k transposed */
     float kk[CHUNK_TOKENS][CHUNK_TOKENS], qk[CHUNK_TOKENS][CHUNK_TOKENS];
-    float v[CHUNK_TOKENS][LINEAR_HEAD_DIM];              /* V' */
+    float v[CHUNK_TOKENS][LINEAR_HEAD_DIM]; /* V' */
     float o[CHUNK_TOKENS][LINEAR_HEAD_DIM];
-    float G[CHUNK_TOKENS], e[CHUNK_TOKENS];              /* sums of g, exp of them */
+    float G[CHUNK_TOKENS], e[CHUNK_TOKENS]; /* sums of g, exp of them */
 };
 
 /* D_ij = exp(G_i - G_j) for i >= j; the exponent is never positive there. */
@@ -287,9 +287,9 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
     gemm(size, D, D, c->k[0], D, state, D, c->v[0], D, 0);
     for (int t = 0; t < size; t++)
         for (int i = 0; i < D; i += LANES)
-            store(&c->v[t][i], t < n ? (load(v + t * v_stride + i) - load(&c->v[t][i]) * c->e[t]) *
-                                           beta[t]
-                                     : (vf){0});
+            store(&c->v[t][i],
+                  t < n ? (load(v + t * v_stride + i) - load(&c->v[t][i]) * c->e[t]) * beta[t]
+                        : (vf){0});
     for (int i = 0; i < size; i++)
         for (int j = 0; j < D; j += STRIP) {
             vf x[STRIP_VECTORS];
@@ -362,9 +362,8 @@ static inline __attribute__((always_inline)) void score_tile(const int Q, const 
 }
 
 /* out[q][d .. d + 2 vectors] = keep[q] * out + p[q] values, for Q queries. */
-static inline __attribute__((always_inline)) void value_tile(const int Q, const float *p,
-                                                             const int16_t *values, int n,
-                                                             const float *keep, float *out)
+static inline __attribute__((always_inline)) void
+value_tile(const int Q, const float *p, const int16_t *values, int n, const float *keep, float *out)
 {
     vf sum[QUERIES][2];
     for (int q = 0; q < Q; q++)

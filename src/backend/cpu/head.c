@@ -15,11 +15,8 @@ static void head_unit(void *context, int unit)
     const struct quant_matrix *matrix = &b->weights->lm_head;
     int vocab = b->shape->vocab_size, from = unit * HEAD_ROWS;
     int to = from + HEAD_ROWS < vocab ? from + HEAD_ROWS : vocab;
-    int32_t index[MAX_ROWS];
-    for (int i = 0; i < head->n; i++)
-        index[i] = head->first + i;
     struct q4_rows rows = cpu_rows(matrix, 0, from, to - from);
-    cpu_multiply(b, &rows, &b->x_codes, index, head->n, b->logits + from, vocab);
+    cpu_multiply(b, &rows, &b->x_codes, head->first, head->n, b->logits + from, vocab);
     int valid = to < b->n_valid_ids ? to - from : b->n_valid_ids - from;
     for (int i = 0; i < head->n; i++) {
         const float *logits = b->logits + (int64_t)i * vocab + from;

@@ -98,8 +98,8 @@ static void quantize(const float *x, int from, int n, const struct activations *
 /* One row of w times N rows of x. */
 static inline __attribute__((always_inline)) void matvec_row(const struct q4_rows *w, int row,
                                                              const struct activations *x,
-                                                             const int64_t *rows, const int N,
-                                                             float *y, int64_t stride)
+                                                             int64_t first_x, const int N, float *y,
+                                                             int64_t stride)
 {
     int groups = w->columns / GROUP_SIZE, x_groups = x->columns / GROUP_SIZE;
     const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
@@ -109,17 +109,18 @@ static inline __attribute__((always_inline)) void matvec_row(const struct q4_row
     const int16_t *codes[MATVEC_ROWS];
     int64_t at = 0;
     for (int r = 0; r < N; r++) {
-        codes[r] = x->codes + rows[r] * x->code_stride;
+        codes[r] = x->codes + (first_x + r) * x->code_stride;
         sum[r] = (vf){0};
     }
     for (int first = 0; first < groups; first += LANES) {
         int n = groups - first < LANES ? groups - first : LANES;
-        prefetch(scales + first * 2 + PREFETCH/8);prefetch(biases + first * 2 + PREFETCH/8);
+        prefetch(scales + first * 2 + PREFETCH / 8);
+        prefetch(biases + first * 2 + PREFETCH / 8);
         vf scale = load_bf16(scales + first * 2, n), bias = load_bf16(biases + first * 2, n);
         vf c[MATVEC_ROWS];
         for (int r = 0; r < N; r++) {
-            c[r] = scale * load_floats(x->scales + rows[r] * x_groups + first, n);
-            sum[r] += bias * load_floats(x->sums + rows[r] * x_groups + first, n);
+            c[r] = scale * load_floats(x->scales + (first_x + r) * x_groups + first, n);
+            sum[r] += bias * load_floats(x->sums + (first_x + r) * x_groups + first, n);
         }
         struct group_index which = group_index_first();
         for (int g = 0; g < n; g += 2, at += PAIR)
@@ -142,23 +143,36 @@ static inline __attribute__((always_inline)) void matvec_row(const struct q4_row
         y[r * stride + row] = add_lanes(sum[r]);
 }
 
-static void matvec_q4(const struct q4_rows *w, const struct activations *x, const int32_t *index,
-                      int n, float *y, int64_t stride)
+static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride)
 {
-    int64_t rows[MATVEC_ROWS];
-    for (int r = 0; r < n; r++)
-        rows[r] = index ? index[r] : r;
     for (int row = 0; row < w->rows; row++) {
         /* Each case is compiled for its own n; the sums then stay in registers. */
         switch (n) {
-        case 1: matvec_row(w, row, x, rows, 1, y, stride); break;
-        case 2: matvec_row(w, row, x, rows, 2, y, stride); break;
-        case 3: matvec_row(w, row, x, rows, 3, y, stride); break;
-        case 4: matvec_row(w, row, x, rows, 4, y, stride); break;
-        case 5: matvec_row(w, row, x, rows, 5, y, stride); break;
-        case 6: matvec_row(w, row, x, rows, 6, y, stride); break;
-        case 7: matvec_row(w, row, x, rows, 7, y, stride); break;
-        default: matvec_row(w, row, x, rows, 8, y, stride); break;
+        case 1:
+            matvec_row(w, row, x, first, 1, y, stride);
+            break;
+        case 2:
+            matvec_row(w, row, x, first, 2, y, stride);
+            break;
+        case 3:
+            matvec_row(w, row, x, first, 3, y, stride);
+            break;
+        case 4:
+            matvec_row(w, row, x, first, 4, y, stride);
+            break;
+        case 5:
+            matvec_row(w, row, x, first, 5, y, stride);
+            break;
+        case 6:
+            matvec_row(w, row, x, first, 6, y, stride);
+            break;
+        case 7:
+            matvec_row(w, row, x, first, 7, y, stride);
+            break;
+        default:
+            matvec_row(w, row, x, first, 8, y, stride);
+            break;
         }
     }
 }
@@ -185,17 +199,18 @@ static void transpose_bf16(const unsigned char *p, int groups, int rows, vf (*ou
         }
 }
 
-/* tile->sum of T rows of x from `sums` on += their products with group g. */
+/* sums of T rows of x from row `first` on += their products with group g. */
 static inline __attribute__((always_inline)) void multiply_tile(const struct tile *tile, int g,
                                                                 const struct activations *x,
-                                                                const int64_t *rows, const int T,
+                                                                int64_t first, const int T,
                                                                 vf (*sums)[TILE_VECTORS])
 {
     int groups = x->columns / GROUP_SIZE;
     vi dot[8][TILE_VECTORS];
     const int16_t *codes[8];
     for (int t = 0; t < T; t++) {
-        codes[t] = x->codes + rows[t] * x->code_stride + g / 2 * PAIR + g % 2 * (GROUP_SIZE / 4);
+        codes[t] =
+            x->codes + (first + t) * x->code_stride + g / 2 * PAIR + g % 2 * (GROUP_SIZE / 4);
         for (int v = 0; v < TILE_VECTORS; v++)
             dot[t][v] = (vi){0};
     }
@@ -215,37 +230,52 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
             }
     }
     for (int t = 0; t < T; t++) {
-        float scale = x->scales[rows[t] * groups + g], sum = x->sums[rows[t] * groups + g];
+        int64_t at = (first + t) * groups + g;
+        float scale = x->scales[at], sum = x->sums[at];
         for (int v = 0; v < TILE_VECTORS; v++)
             sums[t][v] += __builtin_convertvector(dot[t][v], vf) * (tile->scale[g][v] * scale) +
                           tile->bias[g][v] * sum;
     }
 }
 
-static void multiply_tiles(struct tile *tile, int g, const struct activations *x,
-                           const int64_t *rows, int n)
+static void multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first,
+                           int n)
 {
     int t = 0;
     for (; t + TILE_TOKENS <= n; t += TILE_TOKENS)
-        multiply_tile(tile, g, x, rows + t, TILE_TOKENS, tile->sum + t);
+        multiply_tile(tile, g, x, first + t, TILE_TOKENS, tile->sum + t);
     switch (n - t) {
-    case 1: multiply_tile(tile, g, x, rows + t, 1, tile->sum + t); break;
-    case 2: multiply_tile(tile, g, x, rows + t, 2, tile->sum + t); break;
-    case 3: multiply_tile(tile, g, x, rows + t, 3, tile->sum + t); break;
+    case 1:
+        multiply_tile(tile, g, x, first + t, 1, tile->sum + t);
+        break;
+    case 2:
+        multiply_tile(tile, g, x, first + t, 2, tile->sum + t);
+        break;
+    case 3:
+        multiply_tile(tile, g, x, first + t, 3, tile->sum + t);
+        break;
 #if TILE_TOKENS > 4
-    case 4: multiply_tile(tile, g, x, rows + t, 4, tile->sum + t); break;
-    case 5: multiply_tile(tile, g, x, rows + t, 5, tile->sum + t); break;
-    case 6: multiply_tile(tile, g, x, rows + t, 6, tile->sum + t); break;
-    case 7: multiply_tile(tile, g, x, rows + t, 7, tile->sum + t); break;
+    case 4:
+        multiply_tile(tile, g, x, first + t, 4, tile->sum + t);
+        break;
+    case 5:
+        multiply_tile(tile, g, x, first + t, 5, tile->sum + t);
+        break;
+    case 6:
+        multiply_tile(tile, g, x, first + t, 6, tile->sum + t);
+        break;
+    case 7:
+        multiply_tile(tile, g, x, first + t, 7, tile->sum + t);
+        break;
 #endif
-    default: break;
+    default:
+        break;
     }
 }
 
 /* Rows [from, from + count) of w, count <= TILE_WIDTH, times n <= MATMUL_TOKENS rows of x. */
 static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
-                        const struct activations *x, const int64_t *rows, int n, float *y,
-                        int64_t stride)
+                        const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
     int groups = w->columns / GROUP_SIZE;
     for (int t = 0; t < n; t++)
@@ -260,14 +290,14 @@ static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, in
             for (int d = 0; d < 8; d++)
                 tile->dword[d][v] = dword[d];
         }
-        multiply_tiles(tile, g, x, rows, n);
+        multiply_tiles(tile, g, x, first, n);
     }
     for (int t = 0; t < n; t++)
         memcpy(y + t * stride + from, tile->sum[t], (size_t)count * sizeof *y);
 }
 
-static void matmul_q4(const struct q4_rows *w, const struct activations *x, const int32_t *index,
-                      int n, float *y, int64_t stride)
+static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride)
 {
     struct tile tile;
     int groups = w->columns / GROUP_SIZE;
@@ -275,12 +305,9 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, cons
         int count = w->rows - from < TILE_WIDTH ? w->rows - from : TILE_WIDTH;
         transpose_bf16(w->scales + (int64_t)from * groups * 2, groups, count, tile.scale);
         transpose_bf16(w->biases + (int64_t)from * groups * 2, groups, count, tile.bias);
-        for (int first = 0; first < n; first += MATMUL_TOKENS) {
-            int64_t rows[MATMUL_TOKENS];
-            int tokens = n - first < MATMUL_TOKENS ? n - first : MATMUL_TOKENS;
-            for (int t = 0; t < tokens; t++)
-                rows[t] = index ? index[first + t] : first + t;
-            matmul_tile(&tile, w, from, count, x, rows, tokens, y + first * stride, stride);
-        }
+        for (int done = 0; done < n; done += MATMUL_TOKENS)
+            matmul_tile(&tile, w, from, count, x, first + done,
+                        n - done < MATMUL_TOKENS ? n - done : MATMUL_TOKENS, y + done * stride,
+                        stride);
     }
 }

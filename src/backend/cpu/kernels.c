@@ -12,7 +12,8 @@ extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512vnni;
 
 const struct kernels *const kernels_tables[] = {
 #if defined __x86_64__
-    &kernels_avx512vnni, &kernels_avx512, &kernels_avx2,
+    &kernels_avx512vnni, &kernels_avx512,
+    &kernels_avx2,
 #endif
     &kernels_portable,   NULL,
 };

@@ -24,8 +24,8 @@
 /* Rounded inputs of a 4-bit matrix product: value = scale * code. `sums` are the sums of a group's
  * rounded values. The order of codes inside a pair of groups is the table's own. */
 struct activations {
-    int16_t *codes;       /* [rows][code_stride] */
-    float *scales, *sums; /* [rows][columns / 64] */
+    int16_t *codes;           /* [rows][code_stride] */
+    float *scales, *sums;     /* [rows][columns / 64] */
     int columns, code_stride; /* room of a row; a matrix may use fewer columns */
 };
 
@@ -35,11 +35,11 @@ struct q4_rows {
     int rows, columns;
 };
 
-/* Keys and values of one KV head from some position on, a multiple of KV_BLOCK: int16 codes with one
- * scale for each position. */
+/* Keys and values of one KV head from some position on, a multiple of KV_BLOCK: int16 codes with
+ * one scale for each position. */
 struct kv_block {
-    const int16_t *keys;                     /* [positions / KV_BLOCK][HEAD_DIM][KV_BLOCK] */
-    const int16_t *values;                   /* [positions][HEAD_DIM] */
+    const int16_t *keys;                    /* [positions / KV_BLOCK][HEAD_DIM][KV_BLOCK] */
+    const int16_t *values;                  /* [positions][HEAD_DIM] */
     const float *key_scales, *value_scales; /* [positions], up to a multiple of KV_BLOCK */
 };
 
@@ -54,13 +54,13 @@ struct kernels {
 
     /* Rounds n groups of row `row`, from group `from` on; x points to the first one's values. */
     void (*quantize)(const float *x, int from, int n, const struct activations *out, int64_t row);
-    /* y[r * stride + i] = row i of w times row index[r] of x (row r when index is NULL), for n rows
-     * of x. matvec: n <= MATVEC_ROWS, reads each weight once and leaves it packed. matmul: any n,
-     * unpacks each weight once for many rows of x. */
-    void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, const int32_t *index,
-                      int n, float *y, int64_t stride);
-    void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, const int32_t *index,
-                      int n, float *y, int64_t stride);
+    /* y[r * stride + i] = row i of w times row `first` + r of x, for n rows of x. matvec: n <=
+     * MATVEC_ROWS, sums along the rows of w. matmul: any n, transposes some rows of w and uses them
+     * for many rows of x. */
+    void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride);
+    void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride);
     /* The same for rows [from, to) of an 8-bit matrix and float32 rows of x, [n][columns]. */
     void (*matmul_q8)(const struct quant_matrix *w, int from, int to, const float *x, int n,
                       float *y, int64_t stride);
@@ -68,8 +68,8 @@ struct kernels {
     void (*rms_norm)(const float *x, const float *weight, int n, float eps, float *y);
     void (*l2_norm)(float *x, int n, float scale);
     void (*gated_norm)(float *o, const float *weight, const float *z, int n, float eps);
-    void (*swiglu)(float *gate, const float *up, int n);        /* gate = silu(gate) * up */
-    void (*sigmoid_gate)(float *x, const float *gate, int n);   /* x *= sigmoid(gate) */
+    void (*swiglu)(float *gate, const float *up, int n);          /* gate = silu(gate) * up */
+    void (*sigmoid_gate)(float *x, const float *gate, int n);     /* x *= sigmoid(gate) */
     void (*add_scaled)(float *y, float a, const float *x, int n); /* y += a * x */
 
     /* Convolution and SiLU of n consecutive tokens (ref_conv_step). x [n][x_stride], its first
@@ -95,7 +95,8 @@ struct kernels {
     float (*round_head)(const float *x, int16_t *codes);
 };
 
-/* The tables that are compiled in, best first, whether this CPU can run them or not; ends with NULL. */
+/* The tables that are compiled in, best first, whether this CPU can run them or not; ends with
+ * NULL. */
 extern const struct kernels *const kernels_tables[];
 /* Whether this CPU and system can run a table. */
 bool kernels_usable(const struct kernels *kernels);

@@ -96,6 +96,6 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
     }
 }
 
-#include "backend/cpu/int_ops.h"
 #include "backend/cpu/float_ops.h"
+#include "backend/cpu/int_ops.h"
 #include "backend/cpu/table.h"

@@ -15,14 +15,13 @@ struct q4_rows cpu_rows(const struct quant_matrix *matrix, int index, int from, 
     };
 }
 
-void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w,
-                  const struct activations *x, const int32_t *index, int n, float *y,
-                  int64_t stride)
+void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w, const struct activations *x,
+                  int64_t first, int n, float *y, int64_t stride)
 {
     if (n <= MATVEC_ROWS)
-        b->kernels->matvec_q4(w, x, index, n, y, stride);
+        b->kernels->matvec_q4(w, x, first, n, y, stride);
     else
-        b->kernels->matmul_q4(w, x, index, n, y, stride);
+        b->kernels->matmul_q4(w, x, first, n, y, stride);
 }
 
 struct products {
@@ -44,7 +43,7 @@ static void product_unit(void *context, int unit)
     for (; unit >= units_of(p->matrix); p++)
         unit -= units_of(p->matrix);
     struct q4_rows w = cpu_rows(p->matrix, 0, unit * UNIT_ROWS, UNIT_ROWS);
-    cpu_multiply(all->b, &w, all->x, NULL, all->n, p->y + unit * UNIT_ROWS, p->stride);
+    cpu_multiply(all->b, &w, all->x, 0, all->n, p->y + unit * UNIT_ROWS, p->stride);
 }
 
 void cpu_products(struct cpu_backend *b, const struct product *products, int n_products,

@@ -1,6 +1,6 @@
 /* Mixture of experts (spec 2.7). Rows are sorted by expert (histogram, prefix sums, scatter), so an
- * expert's weights are read once for all its rows; "slots" are the places in that order. The shared
- * expert has a slot for every row, after the others.
+ * expert's weights are read once for all its rows, which lie side by side; "slots" are the places
+ * in that order. The shared expert has a slot for every row, after the others.
  *
  * Results are added in ascending order of experts, the shared one last, whatever else is in the
  * step: a row's sum does not depend on its neighbours. */
@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu.h"
 
+#define GATHER 16 /* slots of one unit that copies inputs */
 #define BATCH 128 /* rows whose intermediate values lie on a unit's stack */
 
 struct moe {
@@ -21,10 +22,11 @@ static int64_t shared_slot(const struct cpu_backend *b)
     return (int64_t)b->n * b->shape->num_experts_per_tok;
 }
 
-/* One group of an expert's intermediate values: silu(gate x) * up x, rounded for down_proj. */
+/* One group of an expert's intermediate values for n rows of x from `row` on: silu(gate x) * up x,
+ * rounded for down_proj into slots from `slot` on. */
 static void gate_up(const struct moe *m, const struct quant_matrix *gate_proj,
                     const struct quant_matrix *up_proj, int expert, int group,
-                    const int32_t *rows, int64_t slot, int n)
+                    const struct activations *x, int64_t row, int64_t slot, int n)
 {
     struct cpu_backend *b = m->b;
     float gate[BATCH][UNIT_ROWS], up[BATCH][UNIT_ROWS];
@@ -32,8 +34,8 @@ static void gate_up(const struct moe *m, const struct quant_matrix *gate_proj,
     struct q4_rows up_rows = cpu_rows(up_proj, expert, group * UNIT_ROWS, UNIT_ROWS);
     for (int first = 0; first < n; first += BATCH) {
         int count = n - first < BATCH ? n - first : BATCH;
-        cpu_multiply(b, &gate_rows, &b->x_codes, rows + first, count, gate[0], UNIT_ROWS);
-        cpu_multiply(b, &up_rows, &b->x_codes, rows + first, count, up[0], UNIT_ROWS);
+        cpu_multiply(b, &gate_rows, x, row + first, count, gate[0], UNIT_ROWS);
+        cpu_multiply(b, &up_rows, x, row + first, count, up[0], UNIT_ROWS);
         for (int i = 0; i < count; i++) {
             b->kernels->swiglu(gate[i], up[i], UNIT_ROWS);
             b->kernels->quantize(gate[i], group, 1, &b->expert_codes, slot + first + i);
@@ -49,9 +51,8 @@ static void router_unit(void *context, int unit)
     const struct shape *s = b->shape;
     int groups = s->shared_expert_intermediate_size / UNIT_ROWS;
     if (unit < groups) {
-        const int32_t *all = b->slot_row + shared_slot(b);
-        gate_up(m, &m->weights->mlp.shared_gate_proj, &m->weights->mlp.shared_up_proj, 0, unit, all,
-                shared_slot(b), b->n);
+        gate_up(m, &m->weights->mlp.shared_gate_proj, &m->weights->mlp.shared_up_proj, 0, unit,
+                &b->x_codes, 0, shared_slot(b), b->n);
         return;
     }
     int from = (unit - groups) * ROUTER_ROWS;
@@ -59,8 +60,8 @@ static void router_unit(void *context, int unit)
         b->kernels->matmul_q8(&m->weights->mlp.gate, from, from + ROUTER_ROWS, b->x, b->n,
                               b->router, s->num_experts);
     else
-        b->kernels->matmul_q8(&m->weights->mlp.shared_expert_gate, 0, 1, b->x, b->n,
-                              b->shared_gate, 1);
+        b->kernels->matmul_q8(&m->weights->mlp.shared_expert_gate, 0, 1, b->x, b->n, b->shared_gate,
+                              1);
 }
 
 /* The k largest logits, ties to the lowest index; softmax over the chosen. */
@@ -110,6 +111,23 @@ static void sort_slots(struct cpu_backend *b)
     first[0] = 0;
 }
 
+/* Copies the rounded inputs of a few slots from their rows. */
+static void gather_unit(void *context, int unit)
+{
+    struct cpu_backend *b = context;
+    const struct activations *from = &b->x_codes, *to = &b->slot_codes;
+    int slots = b->n * b->shape->num_experts_per_tok, groups = from->columns / GROUP_SIZE;
+    for (int slot = unit * GATHER; slot < (unit + 1) * GATHER && slot < slots; slot++) {
+        int64_t row = b->slot_row[slot], place = slot;
+        memcpy(to->codes + place * to->code_stride, from->codes + row * from->code_stride,
+               (size_t)from->columns * sizeof *to->codes);
+        memcpy(to->scales + place * groups, from->scales + row * groups,
+               (size_t)groups * sizeof *to->scales);
+        memcpy(to->sums + place * groups, from->sums + row * groups,
+               (size_t)groups * sizeof *to->sums);
+    }
+}
+
 static void expert_unit(void *context, int unit)
 {
     struct moe *m = context;
@@ -117,7 +135,7 @@ static void expert_unit(void *context, int unit)
     int groups = b->shape->moe_intermediate_size / UNIT_ROWS;
     int expert = b->active[unit / groups], first = b->expert_first[expert];
     gate_up(m, &m->weights->mlp.gate_proj, &m->weights->mlp.up_proj, expert, unit % groups,
-            b->slot_row + first, first, b->expert_first[expert + 1] - first);
+            &b->slot_codes, first, first, b->expert_first[expert + 1] - first);
 }
 
 /* mixed += weight * down x for the slots of one expert and the hidden values of one unit. */
@@ -126,16 +144,14 @@ static void down(struct cpu_backend *b, const struct quant_matrix *down_proj, in
 {
     int hidden = b->shape->hidden_size;
     float y[BATCH][UNIT_ROWS];
-    int32_t slots[BATCH];
     struct q4_rows rows = cpu_rows(down_proj, expert, unit * UNIT_ROWS, UNIT_ROWS);
     for (int done = 0; done < n; done += BATCH) {
         int count = n - done < BATCH ? n - done : BATCH;
-        for (int i = 0; i < count; i++)
-            slots[i] = (int32_t)(first + done + i);
-        cpu_multiply(b, &rows, &b->expert_codes, slots, count, y[0], UNIT_ROWS);
+        cpu_multiply(b, &rows, &b->expert_codes, first + done, count, y[0], UNIT_ROWS);
         for (int i = 0; i < count; i++) {
-            int32_t row = b->slot_row[slots[i]];
-            float weight = shared ? 1 / (1 + expf(-b->shared_gate[row])) : b->slot_weight[slots[i]];
+            int64_t slot = first + done + i;
+            int32_t row = shared ? done + i : b->slot_row[slot];
+            float weight = shared ? 1 / (1 + expf(-b->shared_gate[row])) : b->slot_weight[slot];
             b->kernels->add_scaled(b->mixed + (int64_t)row * hidden + unit * UNIT_ROWS, weight,
                                    y[i], UNIT_ROWS);
         }
@@ -164,12 +180,11 @@ void cpu_moe(struct cpu_backend *b, int layer)
 {
     const struct shape *s = b->shape;
     struct moe m = {b, &b->weights->layers[layer]};
-    for (int r = 0; r < b->n; r++)
-        b->slot_row[shared_slot(b) + r] = r;
     cpu_run(b, router_unit, &m,
             s->shared_expert_intermediate_size / UNIT_ROWS + s->num_experts / ROUTER_ROWS + 1);
     cpu_run(b, route_row, b, b->n);
     sort_slots(b);
+    cpu_run(b, gather_unit, b, (b->n * s->num_experts_per_tok + GATHER - 1) / GATHER);
     cpu_run(b, expert_unit, &m, b->n_active * (s->moe_intermediate_size / UNIT_ROWS));
     cpu_run(b, down_unit, &m, s->hidden_size / UNIT_ROWS);
 }

@@ -1,5 +1,5 @@
-/* Sequences of the cpu backend: KV cache in int16 with scales, recurrent and conv state in float32, and both
- * as flat bytes. */
+/* Sequences of the cpu backend: KV cache in int16 with scales, recurrent and conv state in float32,
+ * and both as flat bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,8 +130,8 @@ static void write_position(const struct cpu_backend *b, struct cpu_sequence *q, 
     q->value_scales[scale] = in[1].scale;
 }
 
-enum status cpu_kv_read(struct backend *backend, struct sequence *sequence, int32_t from,
-                        int32_t n, void *out, struct error *error)
+enum status cpu_kv_read(struct backend *backend, struct sequence *sequence, int32_t from, int32_t n,
+                        void *out, struct error *error)
 {
     struct cpu_backend *b = (struct cpu_backend *)backend;
     enum status status = check_rows(sequence, from, n, sequence->kv_length, error);

@@ -1,7 +1,8 @@
-/* One step of the cpu backend, for a chunk of a prompt and for decoding alike: rows are grouped into
- * runs (consecutive tokens of one sequence), and every layer goes over all rows at once. What makes
- * the difference between reading a prompt and decoding is decided where it matters: by the number
- * of rows in matmul.c, of a run's tokens in deltanet.c and attention.c, of an expert's in moe.c. */
+/* One step of the cpu backend, for a chunk of a prompt and for decoding alike: rows are grouped
+ * into runs (consecutive tokens of one sequence), and every layer goes over all rows at once. What
+ * makes the difference between reading a prompt and decoding is decided where it matters: by the
+ * number of rows in matmul.c, of a run's tokens in deltanet.c and attention.c, of an expert's in
+ * moe.c. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -149,8 +150,8 @@ enum status cpu_prefill_chunk(struct backend *backend, struct sequence *sequence
     int max_rows = output == PREFILL_ALL ? MAX_ROWS : MAX_CHUNK;
     for (int r = 0; r < n && r < max_rows; r++)
         rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
-    return step((struct cpu_backend *)backend, rows, n, max_rows,
-                output == PREFILL_ALL ? 0 : n - 1, ranked, cancel, error);
+    return step((struct cpu_backend *)backend, rows, n, max_rows, output == PREFILL_ALL ? 0 : n - 1,
+                ranked, cancel, error);
 }
 
 enum status cpu_decode_step(struct backend *backend, const struct row *rows, int n,
