@@ -44,6 +44,31 @@ static inline vf sigmoid_lanes(vf x)
     return 1.0f / (1.0f + exp_lanes(-x));
 }
 
+/* The scale at which n values become codes of int16. */
+struct rounding {
+    float scale, inverse;
+};
+
+static inline struct rounding rounding_of(const float *x, int n)
+{
+    float largest = 0, not_finite = 0;
+    for (int i = 0; i < n; i++) {
+        float size = fabsf(x[i]);
+        largest = size > largest ? size : largest;
+        not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
+    }
+    return (struct rounding){largest / 32767 + not_finite, largest > 0 ? 32767 / largest : 0};
+}
+
+static inline int32_t round_value(float x, struct rounding rounding)
+{
+    /* adding 1.5 * 2^23 leaves the nearest integer in the low bits */
+    float shifted = x * rounding.inverse + 12582912.0f;
+    int32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    return bits - 0x4B400000;
+}
+
 static inline float sum_squares(const float *x, int n)
 {
     vf sum[2] = {{0}};

@@ -1,5 +1,5 @@
 /* 4-bit matrix products on int16 inputs, written once for vectors of LANES 32-bit lanes. Included
- * by kernels_LEVEL.c, which defines before:
+ * by kernels_LEVEL.c after float_ops.h; needs, besides its definitions:
  *   LANES                       8 or 16
  *   vi, vf                      vectors of LANES int32 / float (GCC vector extension)
  *   dot_pairs(acc, a, b)        acc + a.lo * b.lo + a.hi * b.hi for each lane's two int16
@@ -22,7 +22,6 @@
 #define TILE_VECTORS 2 /* of rows: their transposed codes stay in registers beside the sums */
 #define TILE_WIDTH (TILE_VECTORS * LANES)
 #define MATMUL_TOKENS 128 /* rows of x for which one unpacked tile is used */
-#define MAX_GROUPS 64     /* of a row: 4096 columns */
 
 #ifndef PREFETCH
 #define PREFETCH 2048
@@ -48,31 +47,6 @@ static inline void unpack_planes(vi packed, vi plane[4])
     plane[1] = (vi)(w >> 4 & 15);
     plane[2] = (vi)(w >> 8 & 15);
     plane[3] = (vi)(w >> 12);
-}
-
-/* The scale at which n values become codes of int16. */
-struct rounding {
-    float scale, inverse;
-};
-
-static inline struct rounding rounding_of(const float *x, int n)
-{
-    float largest = 0, not_finite = 0;
-    for (int i = 0; i < n; i++) {
-        float size = fabsf(x[i]);
-        largest = size > largest ? size : largest;
-        not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
-    }
-    return (struct rounding){largest / 32767 + not_finite, largest > 0 ? 32767 / largest : 0};
-}
-
-static inline int32_t round_value(float x, struct rounding rounding)
-{
-    /* adding 1.5 * 2^23 leaves the nearest integer in the low bits */
-    float shifted = x * rounding.inverse + 12582912.0f;
-    int32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return bits - 0x4B400000;
 }
 
 static void quantize(const float *x, int from, int n, const struct activations *out, int64_t row)

@@ -15,6 +15,7 @@
 #include "model/weights.h"
 
 #define MATVEC_ROWS 8   /* rows of x that matvec_q4 takes at most */
+#define MAX_GROUPS 64   /* in a row of a matrix: 4096 columns */
 #define PAIR 128        /* columns of two groups, whose codes lie interleaved */
 #define KV_BLOCK 16     /* positions whose keys lie interleaved in the KV cache */
 #define SCORE_BLOCK 64  /* positions that attention_block takes at most */
