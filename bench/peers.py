@@ -245,7 +245,7 @@ def table(samples, tests, peers, options):
     lines = [
         f"{samples.cpu}, {options.threads} threads; read bandwidth {bandwidth / 1e9:.1f} GB/s "
         f"(median of {len(samples.bandwidth)}, {min(samples.bandwidth) / 1e9:.1f}-"
-        f"{max(samples.bandwidth) / 1e9:.1f}); {options.rounds} rounds, alternating. "
+        f"{max(samples.bandwidth) / 1e9:.1f}); {options.rounds} round{'s' * (options.rounds > 1)}, alternating. "
         + "; ".join(f"{engine} {version}" for engine, version in samples.versions.items()) + ".",
         "Tokens a second, median (range), for decode with the share of the read bandwidth; GB moved "
         "a token: " + ", ".join(
