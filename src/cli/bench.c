@@ -293,7 +293,9 @@ static enum status measure(struct settings *settings, const struct source *sourc
     if (status != STATUS_OK)
         return status;
     run->load_seconds += clock_seconds() - begun;
-    run->backend = bench->engine.ops->name;
+    const char *level = settings->device.cpu;
+    snprintf(run->backend, sizeof run->backend, "%s%s%s", bench->engine.ops->name, level ? "/" : "",
+             level ? level : "");
     run->plan = bench->engine.plan;
     run->context = bench->engine.options.context;
     run->n_sequences = bench->engine.options.n_sequences;

@@ -63,7 +63,8 @@ struct bench_routing {
 /* Everything about a run that is the same for its tests. */
 struct bench_run {
     char date[32], cpu[64];
-    const char *model, *shape, *backend;
+    char backend[48]; /* "cpu", or "cpu/avx2" where a level was asked for */
+    const char *model, *shape;
     bool synthetic;
     int threads;
     int repeat;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "cli/bench.h"
 
 /* ---- table ----------------------------------------------------------------------------------- */
@@ -168,18 +169,28 @@ static json_t *figure_json(const struct bench_figure *figure)
                      figure->max, "repeats", figure->n);
 }
 
+/* A text or nothing; NULL for the whole object when memory runs out, which json_pack's optional
+ * values do not tell. */
+static json_t *with_text(json_t *object, const char *key, const char *text)
+{
+    if (!object || !text || json_object_set_new(object, key, json_string(text)) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
 static json_t *result_json(const struct bench_result *r)
 {
-    return json_pack("{s:i, s:i, s:o, s:o, s:o, s:i, s:f, s:f, s:o, s:I, s:b, s:b, s:s*, s:s*}",
-                     "context_tokens", r->test.length, "rows", r->test.rows, "prefill_tok_per_s",
-                     figure_json(&r->prefill), "first_token_s",
-                     r->prefill.n ? json_real(r->first_token) : json_null(), "decode_tok_per_s",
-                     figure_json(&r->decode), "decode_tokens", r->decode.n ? r->decoded : 0,
-                     "weight_bytes_per_token", r->weight_bytes, "bytes_per_token", r->all_bytes,
-                     "bandwidth_share", r->share > 0 ? json_real(r->share) : json_null(),
-                     "peak_memory_bytes", (json_int_t)r->peak_memory, "filled", r->filled,
-                     "repetitions_differ", r->varied, "tokens_sha256",
-                     r->digest[0] ? r->digest : NULL, "cut", r->cut);
+    json_t *object = json_pack(
+        "{s:i, s:i, s:o, s:o, s:o, s:i, s:f, s:f, s:o, s:I, s:b, s:b}", "context_tokens",
+        r->test.length, "rows", r->test.rows, "prefill_tok_per_s", figure_json(&r->prefill),
+        "first_token_s", r->prefill.n ? json_real(r->first_token) : json_null(), "decode_tok_per_s",
+        figure_json(&r->decode), "decode_tokens", r->decode.n ? r->decoded : 0,
+        "weight_bytes_per_token", r->weight_bytes, "bytes_per_token", r->all_bytes,
+        "bandwidth_share", r->share > 0 ? json_real(r->share) : json_null(), "peak_memory_bytes",
+        (json_int_t)r->peak_memory, "filled", r->filled, "repetitions_differ", r->varied);
+    object = with_text(object, "tokens_sha256", r->digest[0] ? r->digest : NULL);
+    return with_text(object, "cut", r->cut);
 }
 
 static json_t *routing_json(const struct bench_routing *routing)
@@ -201,19 +212,22 @@ void bench_json(const struct bench_report *report, struct bytes *out)
     const struct bench_run *run = report->run;
     json_t *results = json_array();
     for (int i = 0; i < report->n; i++)
-        json_array_append_new(results, result_json(&report->results[i]));
-    /* a folder's name may be no UTF-8, then there is no "model" */
+        if (json_array_append_new(results, result_json(&report->results[i])) != 0)
+            out->failed = true;
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:i, s:s, s:o*, s:s, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:i, s:i, "
+        "{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:i, s:i, "
         "s:I, s:o}",
         "date", run->date, "engine", "calla", "version", CALLA_VERSION, "cpu", run->cpu, "threads",
-        run->threads, "backend", run->backend, "model", json_string(run->model), "shape",
-        run->shape, "synthetic", run->synthetic, "weight_bytes", (json_int_t)run->weights, "make_s",
-        run->make_seconds, "load_s", run->load_seconds, "read_bandwidth_bytes_per_s",
-        bandwidth_json(run->bandwidth.median), "read_bandwidth_after_bytes_per_s",
-        bandwidth_json(run->bandwidth_after.median), "distinct_experts",
-        routing_json(&run->routing), "sequences", run->n_sequences, "sequence_tokens", run->context,
-        "planned_memory_bytes", (json_int_t)run->plan.total, "results", results);
+        run->threads, "backend", run->backend, "shape", run->shape, "synthetic", run->synthetic,
+        "weight_bytes", (json_int_t)run->weights, "make_s", run->make_seconds, "load_s",
+        run->load_seconds, "read_bandwidth_bytes_per_s", bandwidth_json(run->bandwidth.median),
+        "read_bandwidth_after_bytes_per_s", bandwidth_json(run->bandwidth_after.median),
+        "distinct_experts", routing_json(&run->routing), "sequences", run->n_sequences,
+        "sequence_tokens", run->context, "planned_memory_bytes", (json_int_t)run->plan.total,
+        "results", results);
+    /* a folder's name may be no UTF-8, then there is no "model" */
+    if (utf8_valid_length(run->model, strlen(run->model)) == strlen(run->model))
+        object = with_text(object, "model", run->model);
     if (object)
         json_print(object, out);
     else

@@ -297,8 +297,10 @@ static json_t *features_json(const struct health *health)
     const char *name;
     bool has;
     for (int i = 0; (name = cpu_feature_name(&health->features, i, &has)); i++)
-        if (has)
-            json_array_append_new(names, json_string(name));
+        if (has && json_array_append_new(names, json_string(name)) != 0) {
+            json_decref(names);
+            return NULL; /* the whole then fails, too */
+        }
     return names;
 }
 

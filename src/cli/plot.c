@@ -185,6 +185,25 @@ static enum status read_point(struct plot *plot, const struct csv *csv,
     return status;
 }
 
+static enum status read_columns(struct csv *csv, struct columns *columns, struct error *error)
+{
+    enum status status = csv_next(csv, error);
+    if (status != STATUS_OK)
+        return status;
+    columns->context = csv_column(csv, "context_tokens");
+    for (int key = 0; key < N_KEYS; key++)
+        columns->keys[key] = csv_column(csv, key_names[key]);
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 3; j++)
+            columns->values[i][j] = csv_column(csv, value_names[i][j]);
+    if (columns->context < 0 || (columns->values[0][0] < 0 && columns->values[1][0] < 0))
+        return error_set(error, STATUS_INVALID,
+                         "%s: line 1: found no column context_tokens or no speeds, wanted a file "
+                         "that calla bench --csv wrote",
+                         csv->path);
+    return STATUS_OK;
+}
+
 static enum status read_csv(struct plot *plot, const char *path, struct error *error)
 {
     struct file_map map;
@@ -194,19 +213,7 @@ static enum status read_csv(struct plot *plot, const char *path, struct error *e
     const char *data = map.data ? (const char *)map.data : "";
     struct csv csv = {.path = path, .data = data, .end = data + map.size, .line = 1};
     struct columns columns;
-    status = csv_next(&csv, error);
-    columns.context = csv_column(&csv, "context_tokens");
-    for (int key = 0; key < N_KEYS; key++)
-        columns.keys[key] = csv_column(&csv, key_names[key]);
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 3; j++)
-            columns.values[i][j] = csv_column(&csv, value_names[i][j]);
-    if (status == STATUS_OK &&
-        (columns.context < 0 || (columns.values[0][0] < 0 && columns.values[1][0] < 0)))
-        status = error_set(error, STATUS_INVALID,
-                           "%s: line 1: found no column context_tokens or no speeds, wanted a file "
-                           "that calla bench --csv wrote",
-                           path);
+    status = read_columns(&csv, &columns, error);
     while (status == STATUS_OK && csv.data < csv.end) {
         status = csv_next(&csv, error);
         if (status == STATUS_OK && csv.n > 0)

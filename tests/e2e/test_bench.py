@@ -105,6 +105,12 @@ def test_synthetic_weights():
     assert found["results"][0]["peak_memory_bytes"] >= found["weight_bytes"]
 
 
+def test_level_is_told():
+    found = bench_json(*SYNTHETIC, *QUICK, "--depth", "0", "--backend", "cpu", "--cpu", "portable",
+                       "--threads", "1")
+    assert found["backend"] == "cpu/portable" and found["threads"] == 1
+
+
 def test_filled_depth():
     found = bench_json(*SYNTHETIC, *QUICK, "--depth", "200,700", "--fake-depth")
     short, long = found["results"]
