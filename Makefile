@@ -80,11 +80,12 @@ FLAGS_portable     := $(KERNELS) -Wno-psabi
 FLAGS_avx2         := $(KERNELS) -mavx2 -mfma -mf16c
 FLAGS_avx512       := $(KERNELS) $(AVX512)
 FLAGS_avx512vnni   := $(KERNELS) $(AVX512) -mavx512vnni
+FLAGS_amx          := $(FLAGS_avx512vnni) -mamx-tile -mamx-int8
 
 LAYERS   := base model text backend engine library cli
 SOURCES  := $(foreach layer,$(LAYERS),$(wildcard src/$(layer)/*.c)) \
     $(foreach backend,$(BACKENDS),$(wildcard src/backend/$(backend)/*.c))
-SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c),$(SOURCES))
+SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c %_amx.c),$(SOURCES))
 OBJECTS  := $(SOURCES:src/%.c=$(BUILD)/obj/%.o)
 MAIN     := $(BUILD)/obj/cli/main.o
 PARTS    := $(filter-out $(MAIN),$(OBJECTS))

@@ -1,5 +1,13 @@
-/* The float32 operations, written once for vectors of LANES floats (see int_ops.h, which is
- * included before). Lengths are multiples of 16 here: heads, hidden size, tiles. */
+/* The float32 operations, written once for vectors of LANES floats. Included by kernels_LEVEL.c,
+ * which defines before:
+ *   LANES                       4, 8 or 16
+ *   vi, vf                      vectors of LANES int32 / float (GCC vector extension)
+ *   load_floats(p, n)           n <= LANES floats, the rest 0
+ *   load_bf16(p, n)             n <= LANES bf16 as floats, the rest 0
+ *   add_lanes(v)                sum of the lanes
+ *   transpose8(p, stride, rows, dwords, out[8])
+ *                               LANES rows of up to 8 dwords -> 8 vectors, one dword of each row
+ * Lengths are multiples of 16 here: heads, hidden size, tiles. */
 
 static inline vf load(const float *p)
 {
@@ -44,12 +52,12 @@ static inline vf sigmoid_lanes(vf x)
     return 1.0f / (1.0f + exp_lanes(-x));
 }
 
-/* The scale at which n values become codes of int16. */
+/* The scale at which n values become codes of up to `most`. */
 struct rounding {
     float scale, inverse;
 };
 
-static inline struct rounding rounding_of(const float *x, int n)
+static inline struct rounding rounding_of(const float *x, int n, float most)
 {
     float largest = 0, not_finite = 0;
     for (int i = 0; i < n; i++) {
@@ -57,7 +65,7 @@ static inline struct rounding rounding_of(const float *x, int n)
         largest = size > largest ? size : largest;
         not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
     }
-    return (struct rounding){largest / 32767 + not_finite, largest > 0 ? 32767 / largest : 0};
+    return (struct rounding){largest / most + not_finite, largest > 0 ? most / largest : 0};
 }
 
 static inline int32_t round_value(float x, struct rounding rounding)
@@ -67,6 +75,19 @@ static inline int32_t round_value(float x, struct rounding rounding)
     int32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
     return bits - 0x4B400000;
+}
+
+/* bf16 numbers [rows][groups] -> out[group * stride], lane = row. */
+static void transpose_bf16(const unsigned char *p, int groups, int rows, vf *out, int stride)
+{
+    for (int first = 0; first < groups; first += 16) {
+        int n = groups - first < 16 ? groups - first : 16;
+        vi dword[8]; /* two groups each, the first one in the low half */
+        transpose8(p + first * 2, groups * 2, rows, n / 2, dword);
+        for (int g = 0; g < n; g++)
+            out[(first + g) * stride] =
+                (vf)(g % 2 ? dword[g / 2] & (int32_t)0xFFFF0000 : dword[g / 2] << 16);
+    }
 }
 
 static inline float sum_squares(const float *x, int n)
@@ -356,7 +377,7 @@ static inline vf load_codes(const int16_t *p)
 
 static float round_head(const float *x, int16_t *codes)
 {
-    struct rounding rounding = rounding_of(x, HEAD_DIM);
+    struct rounding rounding = rounding_of(x, HEAD_DIM, INT16_MAX);
     for (int i = 0; i < HEAD_DIM; i++)
         codes[i] = (int16_t)round_value(x[i], rounding);
     return rounding.scale;

@@ -1,15 +1,10 @@
-/* 4-bit matrix products on int16 inputs, written once for vectors of LANES 32-bit lanes. Included
- * by kernels_LEVEL.c after float_ops.h; needs, besides its definitions:
- *   LANES                       8 or 16
- *   vi, vf                      vectors of LANES int32 / float (GCC vector extension)
+/* 4-bit matrix products on int16 inputs, written once for vectors of LANES 32-bit lanes, 8 or 16.
+ * Included by kernels_LEVEL.c after float_ops.h; needs besides what that one does:
  *   dot_pairs(acc, a, b)        acc + a.lo * b.lo + a.hi * b.hi for each lane's two int16
- *   load_floats(p, n)           n <= LANES floats, the rest 0
- *   load_bf16(p, n)             n <= LANES bf16 as floats, the rest 0
  *   struct group_index          walks over the groups of a vector of LANES groups: _first, _next
  *   group_lanes(c, which)       a group's lanes get its c; two groups side by side if LANES is 16
  *   IN_REGISTER(v)              v is computed here and stays in a register
- *   transpose8(p, stride, rows, dwords, out[8])
- *                               LANES rows of up to 8 dwords -> 8 vectors, one dword of each row
+ *   TILE_TOKENS                 rows of x whose sums fit in the registers beside a tile's weights
  *
  * Weights. A group's 32 bytes are 16 words of 16 bits; word l holds the codes 4l .. 4l+3. Masking
  * nibble j of all words gives the codes 4l + j as int16 lanes ("plane" j), so inputs are stored in
@@ -23,9 +18,6 @@
 #define TILE_WIDTH (TILE_VECTORS * LANES)
 #define MATMUL_TOKENS 128 /* rows of x for which one unpacked tile is used */
 
-#ifndef PREFETCH
-#define PREFETCH 2048
-#endif
 static inline void prefetch(const unsigned char *p)
 {
     __builtin_prefetch(p, 0, 3);
@@ -55,7 +47,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
     for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
         int16_t *codes =
             out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
-        struct rounding rounding = rounding_of(x, GROUP_SIZE);
+        struct rounding rounding = rounding_of(x, GROUP_SIZE, INT16_MAX);
         int32_t rounded[GROUP_SIZE], sum = 0;
         for (int i = 0; i < GROUP_SIZE; i++) {
             rounded[i] = round_value(x[i], rounding);
@@ -117,61 +109,12 @@ static inline __attribute__((always_inline)) void matvec_row(const struct q4_row
         y[r * stride + row] = add_lanes(sum[r]);
 }
 
-static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
-{
-    for (int row = 0; row < w->rows; row++) {
-        /* Each case is compiled for its own n; the sums then stay in registers. */
-        switch (n) {
-        case 1:
-            matvec_row(w, row, x, first, 1, y, stride);
-            break;
-        case 2:
-            matvec_row(w, row, x, first, 2, y, stride);
-            break;
-        case 3:
-            matvec_row(w, row, x, first, 3, y, stride);
-            break;
-        case 4:
-            matvec_row(w, row, x, first, 4, y, stride);
-            break;
-        case 5:
-            matvec_row(w, row, x, first, 5, y, stride);
-            break;
-        case 6:
-            matvec_row(w, row, x, first, 6, y, stride);
-            break;
-        case 7:
-            matvec_row(w, row, x, first, 7, y, stride);
-            break;
-        default:
-            matvec_row(w, row, x, first, 8, y, stride);
-            break;
-        }
-    }
-}
-
 /* TILE_WIDTH rows of a matrix, transposed: lane = row. */
 struct tile {
     vf scale[MAX_GROUPS][TILE_VECTORS], bias[MAX_GROUPS][TILE_VECTORS];
     vi dword[8][TILE_VECTORS]; /* of one group, still packed: four planes of two columns a lane */
     vf sum[MATMUL_TOKENS][TILE_VECTORS];
 };
-
-/* bf16 numbers of `rows` rows, [rows][groups], as vectors over rows. */
-static void transpose_bf16(const unsigned char *p, int groups, int rows, vf (*out)[TILE_VECTORS])
-{
-    for (int v = 0; v < TILE_VECTORS; v++)
-        for (int first = 0; first < groups; first += 16) {
-            int n = groups - first < 16 ? groups - first : 16, left = rows - v * LANES;
-            vi dword[8]; /* two groups each, the first one in the low half */
-            transpose8(p + (int64_t)v * LANES * groups * 2 + first * 2, groups * 2, left, n / 2,
-                       dword);
-            for (int g = 0; g < n; g++)
-                out[first + g][v] =
-                    (vf)(g % 2 ? dword[g / 2] & (int32_t)0xFFFF0000 : dword[g / 2] << 16);
-        }
-}
 
 /* sums of T rows of x from row `first` on += their products with group g. */
 static inline __attribute__((always_inline)) void multiply_tile(const struct tile *tile, int g,
@@ -277,8 +220,13 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, int6
     int groups = w->columns / GROUP_SIZE;
     for (int from = 0; from < w->rows; from += TILE_WIDTH) {
         int count = w->rows - from < TILE_WIDTH ? w->rows - from : TILE_WIDTH;
-        transpose_bf16(w->scales + (int64_t)from * groups * 2, groups, count, tile.scale);
-        transpose_bf16(w->biases + (int64_t)from * groups * 2, groups, count, tile.bias);
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            int64_t row = from + v * LANES;
+            transpose_bf16(w->scales + row * groups * 2, groups, count - v * LANES,
+                           tile.scale[0] + v, TILE_VECTORS);
+            transpose_bf16(w->biases + row * groups * 2, groups, count - v * LANES,
+                           tile.bias[0] + v, TILE_VECTORS);
+        }
         for (int done = 0; done < n; done += MATMUL_TOKENS)
             matmul_tile(&tile, w, from, count, x, first + done,
                         n - done < MATMUL_TOKENS ? n - done : MATMUL_TOKENS, y + done * stride,

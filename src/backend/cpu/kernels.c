@@ -1,22 +1,39 @@
 #include "backend/cpu/kernels.h"
 
 #include <string.h>
+#if defined __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "base/bytes.h"
 #include "base/cpu.h"
 
 extern const struct kernels kernels_portable;
 #if defined __x86_64__
-extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512vnni;
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512vnni, kernels_amx;
 #endif
 
 const struct kernels *const kernels_tables[] = {
 #if defined __x86_64__
-    &kernels_avx512vnni, &kernels_avx512,
-    &kernels_avx2,
+    &kernels_amx,      &kernels_avx512vnni,
+    &kernels_avx512,   &kernels_avx2,
 #endif
-    &kernels_portable,   NULL,
+    &kernels_portable, NULL,
 };
+
+#if defined __x86_64__
+/* Linux gives a process the tiles' registers only when it asks. */
+static bool tiles_permitted(void)
+{
+#if defined __linux__
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
 
 bool kernels_usable(const struct kernels *kernels)
 {
@@ -30,6 +47,8 @@ bool kernels_usable(const struct kernels *kernels)
         return avx512;
     if (kernels == &kernels_avx512vnni)
         return avx512 && cpu.avx512vnni;
+    if (kernels == &kernels_amx)
+        return avx512 && cpu.avx512vnni && cpu.amx_tile && cpu.amx_int8 && tiles_permitted();
 #else
     (void)cpu;
 #endif

@@ -14,6 +14,7 @@
 #include "model/quant.h"
 #include "model/weights.h"
 
+#define PREFETCH 2048   /* bytes of weights ahead: about a memory access's time */
 #define MATVEC_ROWS 8   /* rows of x that matvec_q4 takes at most */
 #define MAX_GROUPS 64   /* in a row of a matrix: 4096 columns */
 #define PAIR 128        /* columns of two groups, whose codes lie interleaved */

@@ -1,5 +1,6 @@
-/* The AVX-512 tables, with VNNI's fused multiply-add of pairs or without: included by
- * kernels_avx512.c and kernels_avx512vnni.c, which define LEVEL_NAME, TABLE and DOT_PAIRS. */
+/* What the AVX-512 tables share. Included by kernels_avx512.c, kernels_avx512vnni.c and
+ * kernels_amx.c, which define LEVEL_NAME, TABLE, and DOT_PAIRS for int_ops.h or INT_OPS, their own
+ * products. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -12,10 +13,12 @@
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef float vf __attribute__((vector_size(64)));
 
+#ifdef DOT_PAIRS
 static inline vi dot_pairs(vi acc, vi a, vi b)
 {
     return (vi)DOT_PAIRS((__m512i)acc, (__m512i)a, (__m512i)b);
 }
+#endif
 
 static inline __mmask16 first_lanes(int n)
 {
@@ -92,5 +95,9 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
 }
 
 #include "backend/cpu/float_ops.h"
+#ifdef INT_OPS
+#include INT_OPS
+#else
 #include "backend/cpu/int_ops.h"
+#endif
 #include "backend/cpu/table.h"

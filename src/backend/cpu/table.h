@@ -1,4 +1,39 @@
-/* The table of one level, after int_ops.h and float_ops.h. */
+/* The table of one level, after its products (int_ops.h or others) and float_ops.h. */
+
+static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride)
+{
+    for (int row = 0; row < w->rows; row++) {
+        /* Each case is compiled for its own n; the sums then stay in registers. */
+        switch (n) {
+        case 1:
+            matvec_row(w, row, x, first, 1, y, stride);
+            break;
+        case 2:
+            matvec_row(w, row, x, first, 2, y, stride);
+            break;
+        case 3:
+            matvec_row(w, row, x, first, 3, y, stride);
+            break;
+        case 4:
+            matvec_row(w, row, x, first, 4, y, stride);
+            break;
+        case 5:
+            matvec_row(w, row, x, first, 5, y, stride);
+            break;
+        case 6:
+            matvec_row(w, row, x, first, 6, y, stride);
+            break;
+        case 7:
+            matvec_row(w, row, x, first, 7, y, stride);
+            break;
+        default:
+            matvec_row(w, row, x, first, 8, y, stride);
+            break;
+        }
+    }
+}
+
 const struct kernels TABLE = {
     .name = LEVEL_NAME,
     .quantize = quantize,
