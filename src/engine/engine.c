@@ -88,30 +88,33 @@ void engine_close(struct engine *engine)
     engine->backend = NULL;
 }
 
-enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
-                           int32_t n, struct ranked *ranked, const struct prefill_watch *watch,
-                           struct error *error)
+enum status engine_check_prompt(int32_t n, int32_t room, struct error *error)
 {
-    struct backend *backend = engine->backend;
-    int32_t room = sequence->capacity - sequence->position;
     if (n < 1)
         return error_set(error, STATUS_INVALID, "the prompt is empty: wanted at least one token");
     if (n > room)
         return error_set(error, STATUS_CONTEXT,
                          "the prompt has %d tokens, the context has room for %d", n, room);
-    for (int32_t read = 0; read < n;) {
+    return STATUS_OK;
+}
+
+enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
+                           int32_t n, struct ranked *ranked, const struct prefill_watch *watch,
+                           struct error *error)
+{
+    struct backend *backend = engine->backend;
+    enum status status = engine_check_prompt(n, sequence->capacity - sequence->position, error);
+    for (int32_t read = 0; status == STATUS_OK && read < n;) {
         if (watch->progress)
             watch->progress(watch->context, read, n);
         int chunk = n - read < backend->limits.max_chunk ? n - read : backend->limits.max_chunk;
-        enum status status = backend->ops->prefill_chunk(
-            backend, sequence, tokens + read, chunk, PREFILL_LAST, ranked, watch->cancel, error);
-        if (status != STATUS_OK)
-            return status;
+        status = backend->ops->prefill_chunk(backend, sequence, tokens + read, chunk, PREFILL_LAST,
+                                             ranked, watch->cancel, error);
         read += chunk;
     }
-    if (watch->progress)
+    if (status == STATUS_OK && watch->progress)
         watch->progress(watch->context, n, n);
-    return STATUS_OK;
+    return status;
 }
 
 enum status engine_sample(struct engine *engine, struct sampler *sampler,

@@ -54,6 +54,8 @@ struct prefill_watch {
     void *context;
 };
 
+/* Whether a prompt of n tokens can be read where `room` more tokens fit. */
+enum status engine_check_prompt(int32_t n, int32_t room, struct error *error);
 /* Reads a prompt in chunks as large as the backend takes them. `ranked` gets the last token's
  * candidates. */
 enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
