@@ -58,6 +58,10 @@ const char *calla_version(void);
 struct calla_open_options {
     const char *backend; /* "ref"; NULL: the best one compiled in */
     int32_t max_context; /* tokens a session can hold; 0: 32768 or what the model allows */
+    /* Bytes that a session may keep so that a prompt which begins like the one before is not read
+     * anew; more than the machine has free is CALLA_NO_MEMORY. 0: 1 GiB, less on a machine that
+     * has little; -1: nothing is kept. */
+    int64_t cache_bytes;
     /* Gets lines worth reading, during calla_open: the memory plan before anything is allocated,
      * and a warning when the folder's chat template is not the built-in one. May be NULL. */
     void (*log)(void *context, const char *line);
@@ -70,6 +74,8 @@ enum calla_status calla_open(const char *path, const struct calla_open_options *
                              struct calla_model **model, struct calla_error *error);
 /* Frees the model; its session must be freed before. NULL is allowed. */
 void calla_close(struct calla_model *model);
+/* Tokens of prompt and answer together that fit into a session. */
+int32_t calla_context(const struct calla_model *model);
 
 /* A model has one session at a time (its memory plan is made for one); CALLA_INVALID for a second.
  * On failure *session is NULL. */
@@ -108,8 +114,8 @@ struct calla_request {
     const char *const *stop;   /* strings that end the answer; they are looked for in the content */
     int n_stop;                /* (not in reasoning or tool calls) and never shown */
 
-    /* Called with the callback's context while the prompt is read: first with 0, at last with total
-     * tokens. May be NULL. */
+    /* Called with the callback's context while the prompt is read: first with 0, at last with
+     * total, the tokens that are not in the session yet. May be NULL. */
     void (*progress)(void *context, int32_t read, int32_t total);
 };
 
@@ -149,15 +155,25 @@ enum calla_finish {
 struct calla_result {
     enum calla_finish finish;
     int32_t prompt_tokens, completion_tokens; /* completion: all generated, the stop token too */
-    int32_t reasoning_tokens;                 /* of these, read as reasoning */
+    int32_t cached_tokens;    /* of the prompt, in the session from before: they were not read */
+    int32_t reasoning_tokens; /* of the completion, read as reasoning */
+    int64_t cache_bytes;      /* kept for the next prompt, at most those of the model's options */
     double prompt_seconds, completion_seconds;
     const int32_t *prompt_ids;     /* [prompt_tokens], owned by the session */
     const int32_t *completion_ids; /* [completion_tokens]; both until its next use */
 };
 
-/* Reads the request's prompt into the session, which is emptied first, and generates. Blocks;
- * events come in order. callback may be NULL. A cancelled generation returns CALLA_CANCELLED with
- * the result filled; the session stays usable. */
+/* The number of tokens of the request's prompt, after all checks that calla_generate makes on the
+ * request before it reads; the length of the context is not looked at. */
+enum calla_status calla_count_tokens(const struct calla_model *model,
+                                     const struct calla_request *request, int32_t *tokens,
+                                     struct calla_error *error);
+
+/* Reads the request's prompt into the session and generates. What the session read before is used
+ * again as far as the new prompt's tokens begin with it (all of an answer but its reasoning, when
+ * the conversation goes on); the answer is the one that an empty session gives. Blocks; events
+ * come in order. callback may be NULL. A cancelled generation returns CALLA_CANCELLED with the
+ * result filled; the session stays usable, after any error. */
 enum calla_status calla_generate(struct calla_session *session, const struct calla_request *request,
                                  calla_callback *callback, void *context,
                                  struct calla_result *result, struct calla_error *error);

@@ -9,8 +9,10 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/utf8.h"
-#include "engine/engine.h"
+#include "engine/prefix_cache.h"
+#include "library/cache_plan.h"
 #include "library/model.h"
 #include "library/open.h"
 #include "library/output.h"
@@ -21,12 +23,15 @@
 struct calla_model {
     struct model model;
     struct engine engine;
+    int64_t cache_bytes; /* budget of the session's prefix cache */
 };
 
 struct calla_session {
     struct calla_model *owner;
     struct sequence *sequence;
-    float *row; /* [vocab_size], scratch of the sampler */
+    struct prefix_cache *cache;
+    struct cached_sequence *cached; /* the sequence, as the cache knows it */
+    float *row;                     /* [vocab_size], scratch of the sampler */
     struct token_list prompt_ids, completion_ids;
     atomic_bool cancel;
 };
@@ -67,11 +72,14 @@ static void log_line(const struct calla_open_options *options, const char *line)
 }
 
 static enum status log_plan(const struct calla_open_options *options, const struct engine *engine,
-                            struct error *error)
+                            int64_t cache_bytes, struct error *error)
 {
     struct bytes line = {0};
     bytes_append_text(&line, "memory: ");
     memory_plan_print(&engine->plan, engine->options.context, engine->options.n_sequences, &line);
+    if (cache_bytes > 0)
+        bytes_format(&line, "; up to %.2f more to reuse what was read",
+                     (double)cache_bytes / (1024.0 * 1024 * 1024));
     const char *text = bytes_terminate(&line);
     log_line(options, text);
     bytes_clear(&line);
@@ -99,9 +107,11 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
         status =
             engine_plan(checkpoint_weights(opened->model.checkpoint),
                         tokenizer_size(opened->model.tokenizer), &engine, &opened->engine, error);
-    if (status != STATUS_OK)
-        return status;
-    status = log_plan(options, &opened->engine, error);
+    if (status == STATUS_OK)
+        status = cache_plan(options ? options->cache_bytes : 0, &opened->engine.plan,
+                            memory_available(), &opened->cache_bytes, error);
+    if (status == STATUS_OK)
+        status = log_plan(options, &opened->engine, opened->cache_bytes, error);
     return status == STATUS_OK ? engine_open(&opened->engine, error) : status;
 }
 
@@ -141,6 +151,11 @@ void calla_close(struct calla_model *model)
     free(model);
 }
 
+int32_t calla_context(const struct calla_model *model)
+{
+    return model->engine.options.context;
+}
+
 static enum status open_session(struct calla_model *model, struct calla_session *session,
                                 struct error *error)
 {
@@ -149,7 +164,13 @@ static enum status open_session(struct calla_model *model, struct calla_session 
     session->row = malloc((size_t)model->engine.shape->vocab_size * sizeof *session->row);
     if (!session->row)
         return error_no_memory(error, "the session");
-    return backend->ops->sequence_new(backend, &session->sequence, error);
+    enum status status = backend->ops->sequence_new(backend, &session->sequence, error);
+    struct prefix_cache_options options = {.budget = model->cache_bytes};
+    if (status == STATUS_OK)
+        status = prefix_cache_new(&model->engine, &options, &session->cache, error);
+    if (status == STATUS_OK)
+        status = prefix_cache_add(session->cache, session->sequence, &session->cached, error);
+    return status;
 }
 
 enum calla_status calla_session_new(struct calla_model *model, struct calla_session **session,
@@ -172,6 +193,8 @@ void calla_session_free(struct calla_session *session)
     if (!session)
         return;
     struct backend *backend = session->owner->engine.backend;
+    prefix_cache_remove(session->cache, session->cached);
+    prefix_cache_free(session->cache);
     if (session->sequence)
         backend->ops->sequence_free(backend, session->sequence);
     free(session->row);
@@ -311,6 +334,34 @@ static enum status encode_request(const struct model *model, const struct calla_
     return tokenizer_encode(model->tokenizer, &span, 1, ids, error);
 }
 
+/* The tools and the prompt's ids of a request that is right. *tools, which may be NULL, is owned by
+ * the caller also after an error. */
+static enum status prepare(const struct model *model, const struct calla_request *request,
+                           json_t **tools, struct token_list *ids, struct error *error)
+{
+    enum status status = check_request(request, error);
+    if (status == STATUS_OK && request->tools) {
+        status = json_parse(request->tools, strlen(request->tools), "tools", tools, error);
+        if (status == STATUS_OK)
+            status = messages_check_tools(*tools, error);
+    }
+    return status == STATUS_OK ? encode_request(model, request, *tools, ids, error) : status;
+}
+
+enum calla_status calla_count_tokens(const struct calla_model *model,
+                                     const struct calla_request *request, int32_t *tokens,
+                                     struct calla_error *error)
+{
+    struct error problem;
+    struct token_list ids = {0};
+    json_t *parsed = NULL;
+    enum status status = prepare(&model->model, request, &parsed, &ids, &problem);
+    *tokens = status == STATUS_OK ? (int32_t)ids.length : 0;
+    token_list_clear(&ids);
+    json_decref(parsed);
+    return give_error(status, &problem, error);
+}
+
 /* ---- generating ------------------------------------------------------------------------------ */
 
 /* Empties a list and keeps its memory; that an earlier request ran out of memory is over. */
@@ -350,7 +401,7 @@ static enum status generate_tokens(struct calla_session *session,
             return STATUS_OK;
         if (n + 1 == limit)
             break; /* nothing will be drawn after this token: it need not be read */
-        status = engine_decode(engine, session->sequence, token, ranked, error);
+        status = prefix_cache_decode(session->cache, session->cached, token, ranked, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -363,7 +414,7 @@ static enum status generate(struct calla_session *session, const struct calla_re
                             struct error *error)
 {
     struct calla_model *owner = session->owner;
-    struct backend *backend = owner->engine.backend;
+    const struct token_list *prompt = &session->prompt_ids;
     struct sampling sampling = {
         .temperature = request->temperature,
         .top_k = request->top_k,
@@ -379,13 +430,16 @@ static enum status generate(struct calla_session *session, const struct calla_re
     struct prefill_watch watch = {
         .cancel = &session->cancel, .progress = request->progress, .context = context};
     double start = clock_seconds();
-    backend->ops->sequence_reset(backend, session->sequence);
     enum status status = sampler_new(&sampling, owner->engine.n_valid_ids, &sampler, error);
     if (status != STATUS_OK)
         return status;
-    sampler_add_prompt(sampler, session->prompt_ids.data, (int64_t)session->prompt_ids.length);
-    status = engine_prefill(&owner->engine, session->sequence, session->prompt_ids.data,
-                            (int32_t)session->prompt_ids.length, &ranked, &watch, error);
+    sampler_add_prompt(sampler, prompt->data, (int64_t)prompt->length);
+    struct prefix_place places[PREFIX_PLACES];
+    int n_places =
+        prefix_places_find(&owner->model.turns, prompt->data, (int32_t)prompt->length, places);
+    status =
+        prefix_cache_prefill(session->cache, session->cached, prompt->data, (int32_t)prompt->length,
+                             places, n_places, &ranked, &watch, &result->cached_tokens, error);
     double read = clock_seconds();
     result->prompt_seconds = read - start;
     if (status == STATUS_OK)
@@ -402,16 +456,10 @@ static enum status run_request(struct calla_session *session, const struct calla
     const struct model *model = &session->owner->model;
     struct output output = {0};
     json_t *tools = NULL;
-    enum status status = check_request(request, error);
-    if (status == STATUS_OK && request->tools) {
-        status = json_parse(request->tools, strlen(request->tools), "tools", &tools, error);
-        if (status == STATUS_OK)
-            status = messages_check_tools(tools, error);
-    }
+    struct prefix_cache_figures figures;
     empty_list(&session->prompt_ids);
     empty_list(&session->completion_ids);
-    if (status == STATUS_OK)
-        status = encode_request(model, request, tools, &session->prompt_ids, error);
+    enum status status = prepare(model, request, &tools, &session->prompt_ids, error);
     if (status == STATUS_OK)
         status = output_init(&output, model, request, tools, callback, context, error);
     if (status == STATUS_OK) {
@@ -424,6 +472,8 @@ static enum status run_request(struct calla_session *session, const struct calla
         result->completion_ids = session->completion_ids.data;
         result->reasoning_tokens = output.reasoning_tokens;
     }
+    prefix_cache_read_figures(session->cache, &figures);
+    result->cache_bytes = figures.used;
     output_clear(&output);
     json_decref(tools);
     return status;

@@ -1,5 +1,7 @@
 #include "library/model.h"
 
+#include <string.h>
+
 static enum status find_stop_ids(struct model *model, const char *path, struct error *error)
 {
     const struct config *config = checkpoint_config(model->checkpoint);
@@ -27,6 +29,33 @@ static enum status find_stop_ids(struct model *model, const char *path, struct e
     return STATUS_OK;
 }
 
+/* The id of a text that is one token, -1 when it is several. */
+static enum status find_token(const struct tokenizer *tokenizer, const char *text, int32_t *id,
+                              struct error *error)
+{
+    struct token_list ids = {0};
+    struct text_span span = {text, strlen(text), false};
+    enum status status = tokenizer_encode(tokenizer, &span, 1, &ids, error);
+    *id = status == STATUS_OK && ids.length == 1 ? ids.data[0] : -1;
+    token_list_clear(&ids);
+    return status;
+}
+
+static enum status find_turns(struct model *model, struct error *error)
+{
+    const struct tokenizer *tokenizer = model->tokenizer;
+    struct turn_tokens *turns = &model->turns;
+    turns->im_start = tokenizer_added_id(tokenizer, "<|im_start|>");
+    enum status status = find_token(tokenizer, "system", &turns->system, error);
+    if (status == STATUS_OK)
+        status = find_token(tokenizer, "user", &turns->user, error);
+    if (status == STATUS_OK)
+        status = find_token(tokenizer, "assistant", &turns->assistant, error);
+    if (status == STATUS_OK)
+        status = find_token(tokenizer, "\n", &turns->newline, error);
+    return status;
+}
+
 enum status model_open(const char *path, struct model *model, struct error *error)
 {
     *model = (struct model){0};
@@ -35,6 +64,8 @@ enum status model_open(const char *path, struct model *model, struct error *erro
         status = tokenizer_open_model(path, &model->tokenizer, error);
     if (status == STATUS_OK)
         status = find_stop_ids(model, path, error);
+    if (status == STATUS_OK)
+        status = find_turns(model, error);
     if (status != STATUS_OK)
         model_close(model);
     return status;

@@ -1,6 +1,7 @@
 /* A model folder opened as a whole: checkpoint and tokenizer, and what follows from both. */
 #pragma once
 
+#include "engine/prefix_cache.h"
 #include "model/checkpoint.h"
 #include "text/tokenizer.h"
 
@@ -9,6 +10,7 @@ struct model {
     struct tokenizer *tokenizer;
     int n_stop_ids;
     int32_t stop_ids[MAX_STOP_IDS]; /* generation_config, else config, else by content (spec 1.2) */
+    struct turn_tokens turns;       /* what the template's turns begin with */
 };
 
 enum status model_open(const char *path, struct model *model, struct error *error);

@@ -31,7 +31,7 @@ static int setup(void **state)
 {
     (void)state;
     struct error error;
-    struct calla_open_options options = {.max_context = 2000};
+    struct calla_open_options options = {.max_context = 2000, .cache_bytes = -1};
     if (tokenizer_open_model("models/tiny", &tokenizer, &error) != STATUS_OK ||
         library_open("models/tiny", &backend_replay, &options, &model, &error) != STATUS_OK ||
         calla_session_new(model, &session, NULL) != CALLA_OK) {
@@ -443,7 +443,7 @@ static void test_bad_requests(void **state)
     assert_int_equal(calla_request_preset(&r, "poet", &error), CALLA_INVALID);
     assert_non_null(strstr(error.message, "poet"));
     struct calla_model *none;
-    struct calla_open_options options = {.max_context = 40000};
+    struct calla_open_options options = {.max_context = 40000, .cache_bytes = -1};
     assert_int_equal(library_open("models/tiny", &backend_replay, &options, &none, NULL),
                      STATUS_INVALID);
     assert_null(none);
