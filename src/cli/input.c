@@ -40,3 +40,21 @@ enum status input_check_utf8(const char *name, const char *text, size_t length, 
     return error_set(error, STATUS_INVALID, "%s: not UTF-8 at byte %zu (0x%02x)", name, valid,
                      (unsigned char)text[valid]);
 }
+
+enum status input_read_json(const char *path, struct bytes *out, struct error *error)
+{
+    enum status status = input_read(path, out, error);
+    if (status != STATUS_OK)
+        return status;
+    if (memchr(out->data ? out->data : "", '\0', out->length))
+        return error_set(error, STATUS_INVALID, "%s: found a NUL byte, wanted JSON text", path);
+    return bytes_terminate(out) ? STATUS_OK : error_no_memory(error, path);
+}
+
+bool input_is_blank(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r' && text[i] != '\n')
+            return false;
+    return true;
+}
