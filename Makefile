@@ -23,7 +23,7 @@ BACKENDS ?= cpu ref
 BUILD    ?= build$(if $(ASAN),-asan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
 LIBRARY_PACKAGES := jansson libutf8proc nettle
-PACKAGES := $(LIBRARY_PACKAGES) # and those that the program alone needs
+PACKAGES := $(LIBRARY_PACKAGES) libedit # and those that the program alone needs
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
@@ -53,9 +53,11 @@ CFLAGS   ?= -O3 -g
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES))
 SHARED_LIBS    := $(shell $(PKG_CONFIG) --libs $(PACKAGES))
-# the same libraries as paths of archives: not every linker understands -l:libNAME.a
+# the same libraries as paths of archives: not every linker understands -l:libNAME.a. libedit's
+# archive needs others, which its package names, and libbsd's needs libmd.
+STATIC_NAMES   = $(shell $(PKG_CONFIG) --libs-only-l $(if $(filter libedit,$(1)),--static) $(1))
 STATIC_LIBS    := $(foreach package,$(PACKAGES),$(patsubst -l%,$(shell $(PKG_CONFIG) \
-    --variable=libdir $(package))/lib%.a,$(shell $(PKG_CONFIG) --libs-only-l $(package))))
+    --variable=libdir $(package))/lib%.a,$(patsubst -lbsd,-lbsd -lmd,$(call STATIC_NAMES,$(package)))))
 
 # -ffp-contract=off: the same float operations, and so the same bits, on every architecture
 # -fPIC: one set of objects for program and libraries; since all symbols but calla_* are hidden, calls

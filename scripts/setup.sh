@@ -64,8 +64,9 @@ missing() {
         pkg-config --exists jansson || echo jansson
         pkg-config --exists libutf8proc || echo utf8proc
         pkg-config --exists nettle || echo nettle
+        pkg-config --exists libedit || echo libedit
     else
-        echo pkg-config jansson utf8proc nettle
+        echo pkg-config jansson utf8proc nettle libedit
     fi
     [ "$set" = test ] || return 0
     any /usr/include/cmocka.h /usr/local/include/cmocka.h /opt/homebrew/include/cmocka.h || echo cmocka
@@ -89,6 +90,7 @@ apt_package() {
     jansson) echo libjansson-dev ;;
     utf8proc) echo libutf8proc-dev ;;
     nettle) echo nettle-dev ;;
+    libedit) echo libedit-dev ;;
     cmocka) echo libcmocka-dev ;;
     # of the version that is, or with it will be, installed as `clang`
     clang-runtime)
@@ -120,6 +122,7 @@ dnf_package() {
     jansson) echo jansson-devel ;;
     utf8proc) echo utf8proc-devel ;;
     nettle) echo nettle-devel ;;
+    libedit) echo libedit-devel ;;
     cmocka) echo libcmocka-devel ;;
     clang-runtime) echo compiler-rt ;;
     clang-format) echo clang-tools-extra ;;

@@ -12,19 +12,13 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,
-    &command_bench,
-    &command_perplexity,
-    &command_compare,
-    &command_doctor,
-    &command_score,
-    &command_inspect,
-    &command_tokenize,
-    &command_detokenize,
-    &command_render,
-    &command_parse,
-    &command_synth,
-    NULL,
+    &command_run,      &command_chat,
+    &command_bench,    &command_perplexity,
+    &command_compare,  &command_doctor,
+    &command_score,    &command_inspect,
+    &command_tokenize, &command_detokenize,
+    &command_render,   &command_parse,
+    &command_synth,    NULL,
 };
 
 int command_failed(const struct error *error)
