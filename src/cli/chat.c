@@ -78,10 +78,13 @@ enum status chat_count(struct chat *chat, const struct conversation *conversatio
 static void warn_of_context(struct chat *chat)
 {
     int32_t used, context = calla_context(chat->model), wanted = context / 8;
+    int32_t turn = chat->last.prompt_tokens + chat->last.completion_tokens - chat->used;
     struct error error;
     if (chat_count(chat, &chat->conversation, &used, &error) != STATUS_OK)
         return; /* the next message will say it */
-    wanted = chat->longest_answer > wanted ? chat->longest_answer : wanted;
+    chat->used = used;
+    chat->longest_turn = turn > chat->longest_turn ? turn : chat->longest_turn;
+    wanted = chat->longest_turn > wanted ? chat->longest_turn : wanted;
     if (used >= context)
         chat_note("context: full, %d of %d tokens: no further message fits. " OPTIONS_WHEN_FULL,
                   used, context);
@@ -283,7 +286,6 @@ static enum status prepare(struct chat *chat, const char *system, const char *to
 {
     struct conversation *conversation = &chat->conversation;
     struct calla_error problem;
-    int32_t unused;
     enum status status =
         take(generation_fill(&chat->generation, chat->model, &conversation->settings, &problem),
              &problem, error);
@@ -291,7 +293,7 @@ static enum status prepare(struct chat *chat, const char *system, const char *to
         status = conversation_set_system(conversation, system, strlen(system), error);
     if (status == STATUS_OK && tools_path)
         status = conversation_load_tools(tools_path, &conversation->tools, error);
-    return status == STATUS_OK ? chat_count(chat, conversation, &unused, error) : status;
+    return status == STATUS_OK ? chat_count(chat, conversation, &chat->used, error) : status;
 }
 
 static int open_and_talk(struct chat *chat, const char *model, const char *system,

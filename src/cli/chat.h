@@ -24,6 +24,8 @@ struct chat {
     int n_answers;            /* generations; the seed of the next one is that much higher */
     int64_t cached_tokens, read_tokens, generated_tokens;
     int32_t longest_answer; /* tokens */
+    int32_t used;           /* of the context, before the turn at hand */
+    int32_t longest_turn;   /* tokens that a message and its answer took of it */
 };
 
 /* One line on stderr. */

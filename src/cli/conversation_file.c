@@ -124,7 +124,7 @@ static enum status read_json(const char *path, json_t **value, struct error *err
         status = error_set(error, STATUS_UNSUPPORTED, "%s: found %zu bytes, wanted at most %zu",
                            path, map.size, MAX_FILE);
     else
-        status = json_parse((const char *)map.data, map.size, path, value, error);
+        status = json_parse(map.size ? (const char *)map.data : "", map.size, path, value, error);
     file_map_close(&map);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,14 @@ static unsigned char interrupt_line(EditLine *edit, int key)
     el_set(edit, EL_REFRESH);
     fputs("^C\n", input->terminal);
     return CC_NEWLINE;
+}
+
+/* Ctrl-Z, as the terminal would do it: the whole job stops. */
+static unsigned char suspend(EditLine *edit, int key)
+{
+    (void)edit, (void)key;
+    kill(0, SIGTSTP);
+    return CC_REFRESH;
 }
 
 static void insert_character(EditLine *edit, wchar_t c)
@@ -170,11 +179,13 @@ static enum status open_terminal(struct line_input *input, const char *history_p
     el_set(input->edit, EL_EDITOR, "emacs");
     el_set(input->edit, EL_HIST, history, input->history);
     el_set(input->edit, EL_SIGNAL, 1); /* it puts the terminal back before a signal acts */
-    el_set(input->edit, EL_SETTY, "-d", "intr=", NULL); /* Ctrl-C comes as a key, below */
+    el_set(input->edit, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C and Ctrl-Z come as keys */
     el_set(input->edit, EL_ADDFN, "calla-interrupt", "drop the line", interrupt_line);
     el_set(input->edit, EL_ADDFN, "calla-paste", "take pasted text", insert_paste);
     el_set(input->edit, EL_ADDFN, "calla-initial", "take the text to edit", insert_initial);
+    el_set(input->edit, EL_ADDFN, "calla-suspend", "stop the program", suspend);
     el_set(input->edit, EL_BIND, "^C", "calla-interrupt", NULL);
+    el_set(input->edit, EL_BIND, "^Z", "calla-suspend", NULL);
     el_set(input->edit, EL_BIND, "\\e[200~", "calla-paste", NULL);
     el_set(input->edit, EL_BIND, "\\e[calla~", "calla-initial", NULL);
     el_set(input->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
