@@ -112,7 +112,7 @@ static unsigned char insert_initial(EditLine *edit, int key)
 static void make_folders(const char *path)
 {
     char folder[4096];
-    for (size_t i = 1; path[i] && i < sizeof folder; i++)
+    for (size_t i = 1; i < sizeof folder && path[i]; i++)
         if (path[i] == '/') {
             memcpy(folder, path, i);
             folder[i] = '\0';
