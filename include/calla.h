@@ -170,8 +170,9 @@ enum calla_status calla_count_tokens(const struct calla_model *model,
                                      struct calla_error *error);
 
 /* Reads the request's prompt into the session and generates. What the session read before is used
- * again as far as the new prompt's tokens begin with it (all of an answer but its reasoning, when
- * the conversation goes on); the answer is the one that an empty session gives. Blocks; events
+ * again as far as the new prompt's tokens begin with it (all but the last answer and the new
+ * message, when a conversation goes on); the answer is the one that an empty session gives, but for
+ * the rounding of backends that depends on how a prompt is cut ("ref" has none). Blocks; events
  * come in order. callback may be NULL. A cancelled generation returns CALLA_CANCELLED with the
  * result filled; the session stays usable, after any error. */
 enum calla_status calla_generate(struct calla_session *session, const struct calla_request *request,

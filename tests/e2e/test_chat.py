@@ -345,7 +345,7 @@ def test_cache_off_reads_everything():
 def test_answers_are_those_of_a_fresh_session(tmp_path):
     """Sampled, with penalties: each answer is the one of `calla run` on the same messages and
     seed."""
-    options = ("--seed", "11", "--temperature", "0.8", "--presence-penalty", "0.5", "--max-tokens",
+    options = ("--backend", "ref", "--seed", "11", "--temperature", "0.8", "--presence-penalty", "0.5", "--max-tokens",
                "60")
     path = tmp_path / "saved.json"
     lines = ["Define hot.", "What is the opposite of useful?", "/regenerate", "Define cold.",
@@ -359,7 +359,7 @@ def test_answers_are_those_of_a_fresh_session(tmp_path):
         answer = messages.pop()
         (tmp_path / "messages.json").write_text(json.dumps(messages))
         thinking = ("--no-think",) if "/think off" in lines[:n + 1] else ()
-        fresh = calla("run", TINY, "--messages", tmp_path / "messages.json", "--json", *options[2:],
+        fresh = calla("run", TINY, "--messages", tmp_path / "messages.json", "--json", *options,
                       "--seed", seed, *thinking)
         wanted = json.loads(fresh.out)
         assert answer["content"] == wanted["text"], (n, line)
