@@ -213,7 +213,7 @@ void line_input_close(struct line_input *input)
     if (!input)
         return;
     if (input->edit)
-        el_end(input->edit);
+        el_end(input->edit); /* it never frees the names that EL_ADDFN gave it: 500 bytes, once */
     if (input->history)
         history_end(input->history);
     free(input->plain);
