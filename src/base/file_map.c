@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,6 +38,30 @@ enum status file_map_open(const char *path, struct file_map *map, struct error *
     enum status status = map_descriptor(descriptor, path, map, error);
     close(descriptor);
     return status;
+}
+
+void file_map_preload(const struct file_map *map)
+{
+    if (!map->data)
+        return;
+    madvise((void *)map->data, map->size, MADV_WILLNEED);
+    long page = sysconf(_SC_PAGESIZE);
+    volatile unsigned char seen = 0;
+    for (size_t i = 0; i < map->size; i += (size_t)page)
+        seen = (unsigned char)(seen ^ map->data[i]);
+}
+
+enum status file_map_lock(const struct file_map *map, const char *path, struct error *error)
+{
+    if (!map->data || mlock(map->data, map->size) == 0)
+        return STATUS_OK;
+    struct rlimit limit;
+    bool limited = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return error_set(error, STATUS_NO_MEMORY,
+                     "%s: cannot lock %.2f GiB in memory: %s; the limit on locked memory "
+                     "(ulimit -l) is %.6g GiB",
+                     path, (double)map->size / (1 << 30), strerror(errno),
+                     limited ? (double)limit.rlim_cur / (1 << 30) : (double)INFINITY);
 }
 
 void file_map_close(struct file_map *map)

@@ -16,6 +16,10 @@ struct file_map {
  * file (a folder, a device, a pipe). */
 enum status file_map_open(const char *path, struct file_map *map, struct error *error);
 void file_map_close(struct file_map *map);
+/* Reads all of it into memory, as far as the system lets it stay there. */
+void file_map_preload(const struct file_map *map);
+/* The same, and it stays until closed. STATUS_NO_MEMORY with the limit that forbids it. */
+enum status file_map_lock(const struct file_map *map, const char *path, struct error *error);
 /* Whether there is no such name at all. A link that leads nowhere and a file that may not be read
  * are there: opening them says what is wrong. */
 bool file_is_absent(const char *path);

@@ -102,24 +102,16 @@ static bool plan_fits(const struct backend_ops *ops, const struct weights *weigh
     return memory_plan_check(plan, context, 1, NULL) == STATUS_OK;
 }
 
-/* The longest context whose plan fits, and how fast memory lets it decode there. */
+/* The context that a model would be opened with, and how fast memory lets it decode there. */
 static void find_fit(const struct backend_ops *ops, const struct weights *weights, double bandwidth,
                      struct fit *fit)
 {
-    struct memory_plan plan;
-    int32_t low = 1, high = MODEL_CONTEXT; /* low fits */
+    struct error unused;
     *fit = (struct fit){.fits = plan_fits(ops, weights, 1, &fit->plan)};
     if (!fit->fits)
         return;
-    while (low < high) {
-        int32_t middle = low + (high - low + 1) / 2;
-        if (plan_fits(ops, weights, middle, &plan))
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    plan_fits(ops, weights, low, &fit->plan);
-    fit->context = low;
+    engine_context(ops, weights, 0, MODEL_CONTEXT, &fit->context, &unused);
+    plan_fits(ops, weights, fit->context, &fit->plan);
     fit->short_bytes = weights_step_bytes(weights, 1) + 2.0 * (double)fit->plan.state;
     fit->long_bytes = fit->short_bytes + (double)fit->plan.kv_cache;
     if (bandwidth > 0) {

@@ -47,8 +47,11 @@ void generation_add_options(struct generation *g, struct option *table, int n)
         {"stop", OPTION_LIST, &g->stop, 0, 0, NULL, "TEXT",
          "end the answer where TEXT would appear; may be repeated"},
         {"max-context", OPTION_INTEGER, &g->context_value, 1, INT32_MAX, NULL, "N",
-         "tokens of prompt and answer together"},
-        {"backend", OPTION_TEXT, &g->open.backend, 0, 0, NULL, "NAME", "the backend to use"},
+         "tokens of prompt and answer together (what fits into memory)"},
+        DEVICE_OPTIONS(g->device),
+        {"mlock", OPTION_FLAG, &g->lock, 0, 0, NULL, NULL, "keep the weights locked in memory"},
+        {"warm-up", OPTION_FLAG, &g->warm_up, 0, 0, NULL, NULL,
+         "read all weights before the first prompt"},
         {0},
     };
     memcpy(table + n, rows, sizeof rows);
@@ -66,6 +69,11 @@ int generation_check(const struct command *command, struct generation *generatio
         if (!generation->stop.values[i][0])
             return options_usage(command, "--stop: found an empty text");
     generation->open.max_context = (int32_t)generation->context_value;
+    generation->open.backend = generation->device.backend;
+    generation->open.threads = (int32_t)generation->device.threads;
+    generation->open.cpu = generation->device.cpu;
+    generation->open.lock = generation->lock;
+    generation->open.warm_up = generation->warm_up;
     return -1;
 }
 

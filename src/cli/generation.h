@@ -3,6 +3,7 @@
 #pragma once
 
 #include "calla.h"
+#include "cli/device.h"
 #include "cli/options.h"
 
 struct generation {
@@ -14,11 +15,13 @@ struct generation {
     /* the values of options, and which of them were given */
     struct calla_request values;
     int64_t top_k_value, max_tokens_value, context_value;
+    struct device_options device;
+    bool lock, warm_up;
     bool temperature, top_p, top_k, min_p, presence, frequency, repetition;
     bool flag; /* scratch: flags are told by whether they were given */
 };
 
-#define GENERATION_OPTIONS 16 /* rows that generation_add_options adds */
+#define GENERATION_OPTIONS 20 /* rows that generation_add_options adds */
 
 /* Sets the defaults: a seed from the clock, lines of calla_open to stderr. */
 void generation_init(struct generation *generation);

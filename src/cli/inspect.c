@@ -28,9 +28,9 @@ static enum status plan_memory(const struct checkpoint *checkpoint, const char *
     const struct backend_ops *ops;
     enum status status = backend_find(backend, &ops, error);
     if (status == STATUS_OK)
-        status =
-            engine_context((int32_t)context, checkpoint_config(checkpoint)->max_position_embeddings,
-                           &plan->context, error);
+        status = engine_context(ops, checkpoint_weights(checkpoint), (int32_t)context,
+                                checkpoint_config(checkpoint)->max_position_embeddings,
+                                &plan->context, error);
     if (status != STATUS_OK)
         return status;
     const struct backend_options options = {

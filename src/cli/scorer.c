@@ -10,9 +10,9 @@ enum status scorer_open(const struct model *model, const struct device_options *
     struct engine_options engine_options = {.n_sequences = 1};
     enum status status = device_choose(device, &engine_options, error);
     if (status == STATUS_OK)
-        status =
-            engine_context(context, checkpoint_config(model->checkpoint)->max_position_embeddings,
-                           &engine_options.context, error);
+        status = engine_context(engine_options.ops, checkpoint_weights(model->checkpoint), context,
+                                checkpoint_config(model->checkpoint)->max_position_embeddings,
+                                &engine_options.context, error);
     if (status == STATUS_OK)
         status = engine_plan(checkpoint_weights(model->checkpoint),
                              tokenizer_size(model->tokenizer), &engine_options, engine, error);

@@ -2,7 +2,26 @@
 
 #include "base/memory.h"
 
-enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
+#define CONTEXT_STEP 1024        /* a context found by looking is a multiple of this */
+#define SPARE ((int64_t)1 << 30) /* bytes left for the prefix cache and other programs */
+
+static bool context_fits(const struct backend_ops *ops, const struct weights *weights,
+                         int32_t context)
+{
+    const struct backend_options options = {
+        .weights = weights,
+        .n_valid_ids = weights->shape->vocab_size,
+        .context = context,
+        .n_sequences = 1,
+    };
+    struct memory_plan plan;
+    ops->plan(&options, &plan);
+    plan.total += SPARE;
+    return memory_plan_check(&plan, context, 1, NULL) == STATUS_OK;
+}
+
+enum status engine_context(const struct backend_ops *ops, const struct weights *weights,
+                           int32_t wanted, int32_t max_position_embeddings, int32_t *context,
                            struct error *error)
 {
     if (wanted < 0 || wanted > max_position_embeddings)
@@ -10,9 +29,19 @@ enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int3
                          "context: found %d, wanted 0 to %d tokens, the "
                          "model's max_position_embeddings",
                          wanted, max_position_embeddings);
-    *context = wanted > 0                                  ? wanted
-               : max_position_embeddings < DEFAULT_CONTEXT ? max_position_embeddings
-                                                           : DEFAULT_CONTEXT;
+    *context = wanted > 0 ? wanted : max_position_embeddings;
+    if (wanted > 0 || context_fits(ops, weights, max_position_embeddings))
+        return STATUS_OK;
+    int32_t low = 1, high = max_position_embeddings / CONTEXT_STEP; /* steps; high is too long */
+    while (low + 1 < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (context_fits(ops, weights, middle * CONTEXT_STEP))
+            low = middle;
+        else
+            high = middle;
+    }
+    if (low * CONTEXT_STEP < max_position_embeddings)
+        *context = low * CONTEXT_STEP;
     return STATUS_OK;
 }
 
@@ -79,6 +108,19 @@ enum status engine_open(struct engine *engine, struct error *error)
     if (status != STATUS_OK)
         return status;
     return engine->ops->open(&engine->options, &engine->backend, error);
+}
+
+enum status engine_warm_up(struct engine *engine, struct error *error)
+{
+    struct backend *backend = engine->backend;
+    struct sequence *sequence;
+    struct ranked ranked;
+    enum status status = backend->ops->sequence_new(backend, &sequence, error);
+    if (status != STATUS_OK)
+        return status;
+    status = engine_decode(engine, sequence, 0, &ranked, error);
+    backend->ops->sequence_free(backend, sequence);
+    return status;
 }
 
 void engine_close(struct engine *engine)

@@ -9,8 +9,6 @@
 #include "base/bytes.h"
 #include "engine/sampler.h"
 
-#define DEFAULT_CONTEXT 32768 /* tokens, when the caller does not say and the model allows */
-
 struct engine_options {
     const struct backend_ops *ops; /* from backend_find */
     int32_t context;               /* tokens per sequence, from engine_context */
@@ -28,9 +26,10 @@ struct engine {
     int32_t n_valid_ids;
 };
 
-/* The context that an engine would get: `wanted`, or the default when 0, checked against the
- * model's own limit. */
-enum status engine_context(int32_t wanted, int32_t max_position_embeddings, int32_t *context,
+/* The context of one sequence: `wanted`, checked against the model's own limit, or for 0 the
+ * longest that fits into this machine's free memory with some to spare. */
+enum status engine_context(const struct backend_ops *ops, const struct weights *weights,
+                           int32_t wanted, int32_t max_position_embeddings, int32_t *context,
                            struct error *error);
 /* Plans the memory; allocates nothing. `weights` is borrowed. */
 enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
@@ -38,6 +37,9 @@ enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
                         struct error *error);
 /* Opens the backend of a planned engine, unless the plan cannot fit. */
 enum status engine_open(struct engine *engine, struct error *error);
+/* Reads one token into a sequence of its own, so that the first request finds everything touched.
+ */
+enum status engine_warm_up(struct engine *engine, struct error *error);
 void engine_close(struct engine *engine);
 /* The plan's figures in one line. */
 void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_sequences,

@@ -99,20 +99,33 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
             return error_set(error, note.status, "%s", note.message);
         log_line(options, note.message);
     }
-    struct engine_options engine = {.ops = ops, .n_sequences = 1};
-    status = engine_context(options ? options->max_context : 0,
+    const struct weights *weights = checkpoint_weights(opened->model.checkpoint);
+    struct engine_options engine = {
+        .ops = ops,
+        .n_sequences = 1,
+        .threads = options ? options->threads : 0,
+        .cpu = options ? options->cpu : NULL,
+    };
+    status = engine_context(ops, weights, options ? options->max_context : 0,
                             checkpoint_config(opened->model.checkpoint)->max_position_embeddings,
                             &engine.context, error);
     if (status == STATUS_OK)
-        status =
-            engine_plan(checkpoint_weights(opened->model.checkpoint),
-                        tokenizer_size(opened->model.tokenizer), &engine, &opened->engine, error);
+        status = engine_plan(weights, tokenizer_size(opened->model.tokenizer), &engine,
+                             &opened->engine, error);
     if (status == STATUS_OK)
         status = cache_plan(options ? options->cache_bytes : 0, &opened->engine.plan,
                             memory_available(), &opened->cache_bytes, error);
     if (status == STATUS_OK)
         status = log_plan(options, &opened->engine, opened->cache_bytes, error);
-    return status == STATUS_OK ? engine_open(&opened->engine, error) : status;
+    if (status == STATUS_OK && options && options->lock)
+        status = checkpoint_lock(opened->model.checkpoint, error);
+    if (status == STATUS_OK && options && options->warm_up)
+        checkpoint_preload(opened->model.checkpoint);
+    if (status == STATUS_OK)
+        status = engine_open(&opened->engine, error);
+    return status == STATUS_OK && options && options->warm_up
+               ? engine_warm_up(&opened->engine, error)
+               : status;
 }
 
 enum status library_open(const char *path, const struct backend_ops *ops,

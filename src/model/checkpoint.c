@@ -374,6 +374,22 @@ const struct weights *checkpoint_weights(const struct checkpoint *checkpoint)
     return &checkpoint->weights;
 }
 
+void checkpoint_preload(const struct checkpoint *checkpoint)
+{
+    for (int i = 0; i < checkpoint->set.n_shards; i++)
+        file_map_preload(&checkpoint->set.shards[i]->map);
+}
+
+enum status checkpoint_lock(const struct checkpoint *checkpoint, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (int i = 0; i < checkpoint->set.n_shards && status == STATUS_OK; i++) {
+        const struct safetensors *shard = checkpoint->set.shards[i];
+        status = file_map_lock(&shard->map, shard->path, error);
+    }
+    return status;
+}
+
 int checkpoint_n_shards(const struct checkpoint *checkpoint)
 {
     return checkpoint->set.n_shards;

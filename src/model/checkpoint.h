@@ -27,5 +27,8 @@ void checkpoint_close(struct checkpoint *checkpoint);
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
 const struct weights *checkpoint_weights(const struct checkpoint *checkpoint);
 int checkpoint_n_shards(const struct checkpoint *checkpoint);
+/* Reads all shards into memory; with lock they stay there, or STATUS_NO_MEMORY. */
+void checkpoint_preload(const struct checkpoint *checkpoint);
+enum status checkpoint_lock(const struct checkpoint *checkpoint, struct error *error);
 /* A table that ends with a NULL name. */
 const struct checkpoint_part *checkpoint_parts(const struct checkpoint *checkpoint);

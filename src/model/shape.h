@@ -32,8 +32,8 @@ struct shape {
 /* The same in all shapes, so that kernels may count on them. */
 #define HEAD_DIM 256        /* of full attention */
 #define LINEAR_HEAD_DIM 128 /* of Gated DeltaNet, keys and values */
-#define GROUP_SIZE 64 /* weights that share a scale and a bias (spec 4.4) */
-#define MAX_LAYERS 40 /* over all shapes */
+#define GROUP_SIZE 64       /* weights that share a scale and a bias (spec 4.4) */
+#define MAX_LAYERS 40       /* over all shapes */
 #define MAX_EXPERTS_PER_TOK 8
 #define L2_NORM_EPS 1e-6f /* spec 2.5 step 4: a constant, not rms_norm_eps */
 

@@ -18,16 +18,37 @@ static void test_context(void **state)
     (void)state;
     struct error error;
     int32_t context = 0;
-    assert_int_equal(engine_context(0, 262144, &context, &error), STATUS_OK);
-    assert_int_equal(context, DEFAULT_CONTEXT);
-    assert_int_equal(engine_context(0, 1000, &context, &error), STATUS_OK);
+    const struct weights *weights = checkpoint_weights(tiny);
+    const struct backend_ops *ops = backends[0];
+    assert_int_equal(engine_context(ops, weights, 0, 1000, &context, &error), STATUS_OK);
     assert_int_equal(context, 1000);
-    assert_int_equal(engine_context(5, 1000, &context, &error), STATUS_OK);
+    assert_int_equal(engine_context(ops, weights, 5, 1000, &context, &error), STATUS_OK);
     assert_int_equal(context, 5);
-    assert_int_equal(engine_context(1001, 1000, &context, &error), STATUS_INVALID);
+    assert_int_equal(engine_context(ops, weights, 1001, 1000, &context, &error), STATUS_INVALID);
     assert_non_null(strstr(error.message, "1001"));
     assert_non_null(strstr(error.message, "1000"));
-    assert_int_equal(engine_context(-1, 1000, &context, &error), STATUS_INVALID);
+    assert_int_equal(engine_context(ops, weights, -1, 1000, &context, &error), STATUS_INVALID);
+}
+
+/* Without a wish: the longest context whose plan fits, and no longer one. */
+static void test_longest_context(void **state)
+{
+    (void)state;
+    struct error error;
+    int32_t context = 0;
+    struct backend_options options = {checkpoint_weights(tiny), TINY_N_VALID_IDS, 0, 1, 0, NULL};
+    struct memory_plan plan;
+    const struct backend_ops *ops = backends[0];
+    assert_int_equal(engine_context(ops, options.weights, 0, INT32_MAX, &context, &error),
+                     STATUS_OK);
+    assert_true(context > 65536 && context < INT32_MAX); /* tiny's KV cache is small */
+    options.context = context;
+    ops->plan(&options, &plan);
+    assert_int_equal(memory_plan_check(&plan, context, 1, &error), STATUS_OK);
+    options.context = context + context / 4; /* free memory moves a little meanwhile */
+    ops->plan(&options, &plan);
+    plan.total += (int64_t)1 << 30;
+    assert_int_equal(memory_plan_check(&plan, context, 1, &error), STATUS_NO_MEMORY);
 }
 
 /* A plan is held against the machine before anything is allocated, and refused with its figures. */
@@ -109,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_context),
+        cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_plan_that_does_not_fit),
         cmocka_unit_test(test_prefill_is_watched),
     };
