@@ -117,6 +117,7 @@ static void unpack_block(struct block *block, const struct q4_rows *w, int from,
         int64_t row = from + v * TILE_ROWS;
         for (int g = 0; g < groups; g++) {
             vi dword[8];
+            prefetch_tile(w->weight + (row + BLOCK_ROWS) * row_bytes, g, TILE_ROWS);
             transpose8(w->weight + row * row_bytes + g * (GROUP_SIZE / 2), row_bytes, left, 8,
                        dword);
             for (int d = 0; d < 8; d++) {

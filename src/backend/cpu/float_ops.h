@@ -59,13 +59,16 @@ struct rounding {
 
 static inline struct rounding rounding_of(const float *x, int n, float most)
 {
-    float largest = 0, not_finite = 0;
+    /* as integers, sizes have the order of floats, with NaN above all: it is not lost */
+    int32_t bits, largest_bits = 0;
     for (int i = 0; i < n; i++) {
-        float size = fabsf(x[i]);
-        largest = size > largest ? size : largest;
-        not_finite += x[i] * 0; /* NaN if x[i] is NaN or infinite: it must not be lost */
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= INT32_MAX;
+        largest_bits = bits > largest_bits ? bits : largest_bits;
     }
-    return (struct rounding){largest / most + not_finite, largest > 0 ? most / largest : 0};
+    float largest;
+    memcpy(&largest, &largest_bits, sizeof largest);
+    return (struct rounding){largest / most, largest > 0 ? most / largest : 0};
 }
 
 static inline int32_t round_value(float x, struct rounding rounding)
@@ -88,6 +91,15 @@ static void transpose_bf16(const unsigned char *p, int groups, int rows, vf *out
             out[(first + g) * stride] =
                 (vf)(g % 2 ? dword[g / 2] & (int32_t)0xFFFF0000 : dword[g / 2] << 16);
     }
+}
+
+/* Asks for the g-th part of the `rows` rows that will be transposed next. They lie behind each
+ * other, but are read as so many streams that the hardware does not see them come. */
+static inline void prefetch_tile(const unsigned char *next, int g, int rows)
+{
+    int part = rows * GROUP_SIZE / 2;
+    for (int i = 0; i < part; i += 64)
+        __builtin_prefetch(next + (int64_t)g * part + i, 0, 2);
 }
 
 static inline float sum_squares(const float *x, int n)
@@ -159,24 +171,33 @@ static double sum_exp(const float *x, int n, float max)
 
 /* ---- the 8-bit matrices ---------------------------------------------------------------------- */
 
-/* A row is expanded once and multiplied with four rows of x at a time. */
+#define Q8_ROWS 4 /* of w and of x that are multiplied together */
+
+/* Rows of w, expanded, times rows of x. What is past the last one is that one again. */
 static void matmul_q8(const struct quant_matrix *w, int from, int to, const float *x, int n,
                       float *y, int64_t stride)
 {
-    float expanded[MAX_GROUPS * GROUP_SIZE];
+    float expanded[Q8_ROWS][MAX_GROUPS * GROUP_SIZE];
     int64_t columns = w->columns;
-    for (int row = from; row < to; row++) {
-        quant_row_load(w, 0, row, expanded);
-        for (int first = 0; first < n; first += 4) {
-            vf sum[4] = {{0}};
-            const float *rows[4];
-            for (int t = 0; t < 4; t++) /* beyond the last row: that one again */
-                rows[t] = x + (first + t < n ? first + t : n - 1) * columns;
-            for (int i = 0; i < columns; i += LANES)
-                for (int t = 0; t < 4; t++)
-                    sum[t] += load(expanded + i) * load(rows[t] + i);
-            for (int t = 0; t < 4 && first + t < n; t++)
-                y[(first + t) * stride + row] = add_lanes(sum[t]);
+    for (int first = from; first < to; first += Q8_ROWS) {
+        int rows = to - first < Q8_ROWS ? to - first : Q8_ROWS;
+        for (int i = 0; i < Q8_ROWS; i++)
+            quant_row_load(w, 0, first + (i < rows ? i : rows - 1), expanded[i]);
+        for (int done = 0; done < n; done += Q8_ROWS) {
+            vf sum[Q8_ROWS][Q8_ROWS];
+            const float *in[Q8_ROWS];
+            for (int t = 0; t < Q8_ROWS; t++) {
+                in[t] = x + (done + t < n ? done + t : n - 1) * columns;
+                for (int i = 0; i < Q8_ROWS; i++)
+                    sum[t][i] = (vf){0};
+            }
+            for (int c = 0; c < columns; c += LANES)
+                for (int t = 0; t < Q8_ROWS; t++)
+                    for (int i = 0; i < Q8_ROWS; i++)
+                        sum[t][i] += load(expanded[i] + c) * load(in[t] + c);
+            for (int t = 0; t < Q8_ROWS && done + t < n; t++)
+                for (int i = 0; i < rows; i++)
+                    y[(done + t) * stride + first + i] = add_lanes(sum[t][i]);
         }
     }
 }

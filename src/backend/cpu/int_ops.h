@@ -48,14 +48,18 @@ static void quantize(const float *x, int from, int n, const struct activations *
         int16_t *codes =
             out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
         struct rounding rounding = rounding_of(x, GROUP_SIZE, INT16_MAX);
-        int32_t rounded[GROUP_SIZE], sum = 0;
+        int16_t rounded[GROUP_SIZE];
+        int32_t sum = 0;
         for (int i = 0; i < GROUP_SIZE; i++) {
-            rounded[i] = round_value(x[i], rounding);
-            sum += rounded[i];
+            int32_t code = round_value(x[i], rounding);
+            rounded[i] = (int16_t)code;
+            sum += code;
         }
+        uint64_t words[GROUP_SIZE / 4]; /* four columns each */
+        memcpy(words, rounded, sizeof words);
         for (int plane = 0; plane < 4; plane++)
             for (int lane = 0; lane < GROUP_SIZE / 4; lane++)
-                codes[plane * PAIR / 4 + lane] = (int16_t)rounded[4 * lane + plane];
+                codes[plane * PAIR / 4 + lane] = (int16_t)(words[lane] >> 16 * plane);
         out->scales[row * groups + group] = rounding.scale;
         out->sums[row * groups + group] = rounding.scale * (float)sum;
     }
@@ -123,8 +127,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
                                                                 vf (*sums)[TILE_VECTORS])
 {
     int groups = x->columns / GROUP_SIZE;
-    vi dot[8][TILE_VECTORS];
-    const int16_t *codes[8];
+    vi dot[TILE_TOKENS][TILE_VECTORS];
+    const int16_t *codes[TILE_TOKENS];
     for (int t = 0; t < T; t++) {
         codes[t] =
             x->codes + (first + t) * x->code_stride + g / 2 * PAIR + g % 2 * (GROUP_SIZE / 4);
@@ -155,38 +159,29 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
     }
 }
 
+/* As few tiles as can be, of as even a size as can be; each size is compiled for itself. */
 static void multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first,
                            int n)
 {
-    int t = 0;
-    for (; t + TILE_TOKENS <= n; t += TILE_TOKENS)
-        multiply_tile(tile, g, x, first + t, TILE_TOKENS, tile->sum + t);
-    switch (n - t) {
-    case 1:
-        multiply_tile(tile, g, x, first + t, 1, tile->sum + t);
+    int tiles = (n + TILE_TOKENS - 1) / TILE_TOKENS;
+    for (int t = 0, size; t < n; t += size, tiles--) {
+        size = (n - t + tiles - 1) / tiles;
+        switch (size) {
+#define TILE(T)                                                                                    \
+    case T:                                                                                        \
+        multiply_tile(tile, g, x, first + t, T, tile->sum + t);                                    \
         break;
-    case 2:
-        multiply_tile(tile, g, x, first + t, 2, tile->sum + t);
-        break;
-    case 3:
-        multiply_tile(tile, g, x, first + t, 3, tile->sum + t);
-        break;
+            TILE(1)
+            TILE(2) TILE(3) TILE(4)
 #if TILE_TOKENS > 4
-    case 4:
-        multiply_tile(tile, g, x, first + t, 4, tile->sum + t);
-        break;
-    case 5:
-        multiply_tile(tile, g, x, first + t, 5, tile->sum + t);
-        break;
-    case 6:
-        multiply_tile(tile, g, x, first + t, 6, tile->sum + t);
-        break;
-    case 7:
-        multiply_tile(tile, g, x, first + t, 7, tile->sum + t);
-        break;
+                TILE(5) TILE(6) TILE(7) TILE(8)
 #endif
-    default:
-        break;
+#if TILE_TOKENS > 8
+                    TILE(9) TILE(10) TILE(11) TILE(12)
+#endif
+#undef TILE
+                        default : break;
+        }
     }
 }
 
@@ -200,6 +195,7 @@ static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, in
             tile->sum[t][v] = (vf){0};
     const unsigned char *weight = w->weight + (int64_t)from * (w->columns / 2);
     for (int g = 0; g < groups; g++) {
+        prefetch_tile(weight + (int64_t)TILE_WIDTH * (w->columns / 2), g, TILE_WIDTH);
         for (int v = 0; v < TILE_VECTORS; v++) {
             vi dword[8];
             transpose8(weight + (int64_t)v * LANES * (w->columns / 2) + g * (GROUP_SIZE / 2),

@@ -15,20 +15,8 @@ static void matvec_q4(const struct q4_rows *w, const struct activations *x, int6
         case 3:
             matvec_row(w, row, x, first, 3, y, stride);
             break;
-        case 4:
-            matvec_row(w, row, x, first, 4, y, stride);
-            break;
-        case 5:
-            matvec_row(w, row, x, first, 5, y, stride);
-            break;
-        case 6:
-            matvec_row(w, row, x, first, 6, y, stride);
-            break;
-        case 7:
-            matvec_row(w, row, x, first, 7, y, stride);
-            break;
         default:
-            matvec_row(w, row, x, first, 8, y, stride);
+            matvec_row(w, row, x, first, MATVEC_ROWS, y, stride);
             break;
         }
     }
