@@ -7,6 +7,7 @@
 #   make check               builds and runs the unit tests; TESTS="text/test_reply …" only these
 #   make check-alloc         the tests that let allocations fail (GNU ld only)
 #   make fuzz                build/fuzz/NAME from tests/fuzz/fuzz_NAME.c (clang)
+#   make arm                 build/arm/tests/NAME from tests/arm/NAME.c, for arm64, without libraries
 #   make bench               build/bench/NAME from bench/NAME.c
 #   make examples            build/examples/NAME from examples/NAME.c
 #   make pages               build/share: man page and completions, from the program's own tables
@@ -83,11 +84,15 @@ FLAGS_avx2         := $(KERNELS) -mavx2 -mfma -mf16c
 FLAGS_avx512       := $(KERNELS) $(AVX512)
 FLAGS_avx512vnni   := $(KERNELS) $(AVX512) -mavx512vnni
 FLAGS_amx          := $(FLAGS_avx512vnni) -mamx-tile -mamx-int8
+FLAGS_neon         := $(KERNELS)
+FLAGS_dotprod      := $(KERNELS) -march=armv8.2-a+dotprod
+FLAGS_i8mm         := $(KERNELS) -march=armv8.2-a+dotprod+i8mm
 
 LAYERS   := base model text backend engine library cli
 SOURCES  := $(foreach layer,$(LAYERS),$(wildcard src/$(layer)/*.c)) \
     $(foreach backend,$(BACKENDS),$(wildcard src/backend/$(backend)/*.c))
-SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c %_amx.c),$(SOURCES))
+SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c %_amx.c) \
+    $(if $(filter aarch64 arm64,$(ARCH)),,%_neon.c %_dotprod.c %_i8mm.c),$(SOURCES))
 OBJECTS  := $(SOURCES:src/%.c=$(BUILD)/obj/%.o)
 MAIN     := $(BUILD)/obj/cli/main.o
 PARTS    := $(filter-out $(MAIN),$(OBJECTS))
@@ -102,7 +107,7 @@ GATE     := $(BUILD)/obj/tests/support/alloc.o
 HELPERS  := $(filter-out $(GATE),$(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c)))
 WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf json_loadb)
 
-.PHONY: all pages library install uninstall tests check check-alloc fuzz fuzz-programs bench examples \
+.PHONY: all pages library install uninstall tests check check-alloc fuzz fuzz-programs arm arm-programs bench examples \
     dist clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY: # keeps object files of tests
@@ -234,6 +239,21 @@ fuzz-programs: $(FUZZERS:%=$(BUILD)/%)
 $(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/internal.a
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/internal.a \
 	    $(LDLIBS) -lcmocka
+
+# Static programs for arm64, by a cross compiler elsewhere: of the sources that need no library.
+ARM_CC       ?= $(if $(filter aarch64 arm64,$(ARCH)),$(CC),aarch64-linux-gnu-gcc)
+ARM_PROGRAMS := $(patsubst tests/arm/%.c,$(BUILD)/tests/%,$(wildcard tests/arm/*.c))
+PLAIN_BASE   := bytes cgroup clock cpu error file_map json_reader memory threads utf8
+PLAIN        := $(PLAIN_BASE:%=base/%) model/quant model/shape model/synth model/weights \
+    engine/divergence $(patsubst src/%.c,%,$(filter src/backend/%,$(SOURCES)))
+arm:
+	@$(MAKE) --no-print-directory ARCH=aarch64 CC=$(ARM_CC) BUILD=build/arm arm-programs
+arm-programs: $(ARM_PROGRAMS)
+# gcc 12 fails on them with an internal error else
+$(BUILD)/obj/tests/arm/%.o: override CFLAGS += -fno-tree-vectorize
+$(ARM_PROGRAMS): $(BUILD)/tests/%: $(BUILD)/obj/tests/arm/%.o $(PLAIN:%=$(BUILD)/obj/%.o)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -static -o $@ $^ -lm -lpthread
 
 bench: $(BENCHES)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/internal.a

@@ -77,6 +77,11 @@ missing() {
     have cppcheck || echo cppcheck
     have patch || echo patch
     have valgrind || [ "$(uname -s)" = Darwin ] || echo valgrind # there is none for macOS
+    if have apt-get; then # elsewhere there is no C library for it
+        have aarch64-linux-gnu-gcc && any /usr/aarch64-linux-gnu/include/stdio.h \
+            /usr/include/aarch64-linux-gnu || echo arm64-compiler
+        have qemu-aarch64 || echo qemu-user
+    fi
     have zsh || echo zsh
     have fish || echo fish
     have mandoc || echo mandoc
@@ -109,6 +114,7 @@ apt_package() {
             echo clang-format
         fi
         ;;
+    arm64-compiler) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
     python-venv) echo python3 python3-venv ;;
     *) echo "$1" ;;
     esac

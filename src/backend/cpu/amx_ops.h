@@ -8,6 +8,8 @@
  *
  * Largest input: 127 * 256 + 127, so that both halves fit. */
 
+#include "backend/cpu/tile_ops.h"
+
 #define AMX_LARGEST 32639
 #define TILE_ROWS 16  /* of x, and of w: the hardware's largest tile */
 #define BLOCK_TILES 2 /* tiles of rows of w that share the tiles of x */

@@ -5,8 +5,6 @@
  *   load_floats(p, n)           n <= LANES floats, the rest 0
  *   load_bf16(p, n)             n <= LANES bf16 as floats, the rest 0
  *   add_lanes(v)                sum of the lanes
- *   transpose8(p, stride, rows, dwords, out[8])
- *                               LANES rows of up to 8 dwords -> 8 vectors, one dword of each row
  * Lengths are multiples of 16 here: heads, hidden size, tiles. */
 
 static inline vf load(const float *p)
@@ -78,28 +76,6 @@ static inline int32_t round_value(float x, struct rounding rounding)
     int32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
     return bits - 0x4B400000;
-}
-
-/* bf16 numbers [rows][groups] -> out[group * stride], lane = row. */
-static void transpose_bf16(const unsigned char *p, int groups, int rows, vf *out, int stride)
-{
-    for (int first = 0; first < groups; first += 16) {
-        int n = groups - first < 16 ? groups - first : 16;
-        vi dword[8]; /* two groups each, the first one in the low half */
-        transpose8(p + first * 2, groups * 2, rows, n / 2, dword);
-        for (int g = 0; g < n; g++)
-            out[(first + g) * stride] =
-                (vf)(g % 2 ? dword[g / 2] & (int32_t)0xFFFF0000 : dword[g / 2] << 16);
-    }
-}
-
-/* Asks for the g-th part of the `rows` rows that will be transposed next. They lie behind each
- * other, but are read as so many streams that the hardware does not see them come. */
-static inline void prefetch_tile(const unsigned char *next, int g, int rows)
-{
-    int part = rows * GROUP_SIZE / 2;
-    for (int i = 0; i < part; i += 64)
-        __builtin_prefetch(next + (int64_t)g * part + i, 0, 2);
 }
 
 static inline float sum_squares(const float *x, int n)
@@ -227,7 +203,7 @@ static void conv(const float *x, int64_t x_stride, int n, const float *taps, int
 }
 
 /* Columns that are taken through both passes while they lie in the nearest cache. */
-#define STRIP (4 * LANES > 32 ? 32 : 4 * LANES)
+#define STRIP 32
 #define STRIP_VECTORS (STRIP / LANES)
 
 static void deltanet_step(float *state, const float *q, const float *k, const float *v, float g,
@@ -284,7 +260,7 @@ static inline __attribute__((always_inline)) void gemm_tile(const int M, const i
 static void gemm(int m, int n, int k, const float *a, int64_t la, const float *b, int64_t lb,
                  float *c, int64_t lc, float keep)
 {
-    enum { WIDE = LANES == 16 ? 4 : 2 };
+    enum { WIDE = LANES == 8 ? 2 : 4 }; /* sums for 16 registers, or for 32 */
     for (int i = 0; i < m; i += 4) {
         int j = 0;
         for (; j + WIDE * LANES <= n; j += WIDE * LANES)
@@ -387,6 +363,7 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+#if LANES > 4 /* neon_vectors.h has its own: gcc takes vectors of 8 bytes apart */
 /* LANES codes of the KV cache as floats. */
 static inline vf load_codes(const int16_t *p)
 {
@@ -395,6 +372,7 @@ static inline vf load_codes(const int16_t *p)
     memcpy(&w, p, sizeof w);
     return __builtin_convertvector(__builtin_convertvector(w, vi), vf);
 }
+#endif
 
 static float round_head(const float *x, int16_t *codes)
 {
@@ -452,7 +430,8 @@ value_tile(const int Q, const float *p, const int16_t *values, int n, const floa
 static void attention_block(const float *queries, const struct kv_block *kv, int n,
                             struct attention_state *state)
 {
-    enum { Q = LANES == 16 ? QUERIES : QUERIES / 2 }; /* as many sums as there are registers */
+    /* queries at a time: as many sums as there are registers for */
+    enum { Q = LANES == 16 ? QUERIES : QUERIES / 2, VALUE_Q = LANES == 8 ? QUERIES / 2 : QUERIES };
     float score[QUERIES][SCORE_BLOCK], keep[QUERIES];
     int blocks = (n + KV_BLOCK - 1) / KV_BLOCK;
     for (int b = 0; b < blocks; b++)
@@ -477,6 +456,6 @@ static void attention_block(const float *queries, const struct kv_block *kv, int
         state->sum[q] = state->sum[q] * keep[q] + add_lanes(sum);
     }
     for (int d = 0; d < HEAD_DIM; d += 2 * LANES)
-        for (int q = 0; q < QUERIES; q += Q)
-            value_tile(Q, score[q], kv->values + d, n, keep + q, state->out[q] + d);
+        for (int q = 0; q < QUERIES; q += VALUE_Q)
+            value_tile(VALUE_Q, score[q], kv->values + d, n, keep + q, state->out[q] + d);
 }

@@ -1,5 +1,6 @@
 /* 4-bit matrix products on int16 inputs, written once for vectors of LANES 32-bit lanes, 8 or 16.
- * Included by kernels_LEVEL.c after float_ops.h; needs besides what that one does:
+ * Included by kernels_LEVEL.c after float_ops.h; needs besides what that one and
+ * tile_ops.h do:
  *   dot_pairs(acc, a, b)        acc + a.lo * b.lo + a.hi * b.hi for each lane's two int16
  *   struct group_index          walks over the groups of a vector of LANES groups: _first, _next
  *   group_lanes(c, which)       a group's lanes get its c; two groups side by side if LANES is 16
@@ -12,6 +13,8 @@
  * the same masks give the codes of columns 8d + j and 8d + 4 + j, which lie side by side in x.
  *
  * 64 codes of at most 15 times 32767 stay below 2^25: a group's sum is exact in int32. */
+
+#include "backend/cpu/tile_ops.h"
 
 #define GROUPS_PER_VECTOR (LANES / 8)
 #define TILE_VECTORS 2 /* of rows: their transposed codes stay in registers beside the sums */

@@ -12,12 +12,17 @@
 extern const struct kernels kernels_portable;
 #if defined __x86_64__
 extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512vnni, kernels_amx;
+#elif defined __aarch64__
+extern const struct kernels kernels_neon, kernels_dotprod, kernels_i8mm;
 #endif
 
 const struct kernels *const kernels_tables[] = {
 #if defined __x86_64__
     &kernels_amx,      &kernels_avx512vnni,
     &kernels_avx512,   &kernels_avx2,
+#elif defined __aarch64__
+    &kernels_i8mm,     &kernels_dotprod,
+    &kernels_neon,
 #endif
     &kernels_portable, NULL,
 };
@@ -49,6 +54,13 @@ bool kernels_usable(const struct kernels *kernels)
         return avx512 && cpu.avx512vnni;
     if (kernels == &kernels_amx)
         return avx512 && cpu.avx512vnni && cpu.amx_tile && cpu.amx_int8 && tiles_permitted();
+#elif defined __aarch64__
+    if (kernels == &kernels_neon)
+        return cpu.neon;
+    if (kernels == &kernels_dotprod)
+        return cpu.neon && cpu.dotprod;
+    if (kernels == &kernels_i8mm)
+        return cpu.neon && cpu.dotprod && cpu.i8mm;
 #else
     (void)cpu;
 #endif

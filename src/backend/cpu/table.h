@@ -1,5 +1,6 @@
 /* The table of one level, after its products (int_ops.h or others) and float_ops.h. */
 
+#ifndef ROWS_PER_DOT /* neon_ops.h has its own, for several rows of w at a time */
 static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
                       float *y, int64_t stride)
 {
@@ -21,6 +22,7 @@ static void matvec_q4(const struct q4_rows *w, const struct activations *x, int6
         }
     }
 }
+#endif
 
 const struct kernels TABLE = {
     .name = LEVEL_NAME,
