@@ -52,7 +52,9 @@ static inline vf sigmoid_lanes(vf x)
     return 1.0f / (1.0f + exp_lanes(-x));
 }
 
-/* The scale at which n values become codes of up to `most`. */
+/* The scale at which n values become codes of up to `most`. Values so small that the scale's
+ * inverse could overflow become zeros. */
+#define ROUNDING_LEAST 1e-30f
 struct rounding {
     float scale, inverse;
 };
@@ -68,7 +70,7 @@ static inline struct rounding rounding_of(const float *x, int n, float most)
     }
     float largest;
     memcpy(&largest, &largest_bits, sizeof largest);
-    return (struct rounding){largest / most, largest > 0 ? most / largest : 0};
+    return (struct rounding){largest / most, largest > ROUNDING_LEAST ? most / largest : 0};
 }
 
 static inline int32_t round_value(float x, struct rounding rounding)
