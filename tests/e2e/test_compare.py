@@ -1,4 +1,4 @@
-"""calla compare: a backend (--backend, ref by default) held against ref on the evaluation files.
+"""calla compare: a backend (--backend, cpu by default) held against ref on the evaluation files.
 The arithmetic itself is tested in tests/engine/test_divergence.c."""
 
 import json

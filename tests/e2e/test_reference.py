@@ -1,4 +1,5 @@
-"""A backend (--backend, ref by default) against Hugging Face float32 on the same weights (models/tiny/reference/README.md)."""
+"""Backends (--backend, else each) against Hugging Face float32 on the same weights
+(models/tiny/reference/README.md)."""
 
 import array
 import json
@@ -9,6 +10,7 @@ import pytest
 from conftest import REFERENCE, filter_lines, read_jsonl
 
 CHUNK = 512
+BACKENDS = ["cpu", "ref"]  # see conftest.py
 
 
 def read_safetensors(path):
@@ -24,38 +26,45 @@ def read_safetensors(path):
     return tensors
 
 
-def test_cases(backend):
-    """Every prompt: greedy continuation equal, mean |nll difference| <= 1e-4, top-5 as far as
-    float32 noise lets the order be told."""
+def assert_same_order(found_ids, want_ids, want_logits, noise):
+    """The best ids as far as the noise lets their order be told."""
+    for rank, (a, b) in enumerate(zip(found_ids, want_ids)):
+        if a != b:  # neighbours closer than the noise may change places
+            near = [want_logits[r] for r in (rank - 1, rank + 1) if 0 <= r < 5]
+            assert rank == 4 or min(abs(want_logits[rank] - n) for n in near) < noise
+
+
+def test_cases(backend, noise):
+    """Every prompt: the greedy continuation is equal; nll, logits, margins and the order of the best
+    five are, as far as the backend's noise allows."""
     cases = read_jsonl(REFERENCE / "cases.jsonl")
     result = filter_lines("score", [{"ids": case["ids"]} for case in cases], "--greedy", "64",
                           "--backend", backend)
     assert result.code == 0, result.err
     scored = result.lines()
     assert len(scored) == len(cases) > 10
-    worst = 0
+    differences = {"nll": [], "greedy_margin": [], "top_logits": []}
     for case, found in zip(cases, scored):
         assert found["greedy"] == case["greedy"], case["name"]
         assert len(found["nll"]) == len(case["nll"]) == len(case["ids"]) - 1
-        differences = [abs(a - b) for a, b in zip(found["nll"], case["nll"])]
-        mean = sum(differences) / max(1, len(differences))
-        worst = max(worst, mean)
-        print(f"{case['name']:55} mean |nll difference| {mean:.1e}, max {max(differences, default=0):.1e}")
-        assert mean <= 1e-4, case["name"]
-        for a, b in zip(found["greedy_margin"], case["greedy_margin"]):
-            assert abs(a - b) <= 2e-4
+        differences["nll"] += [abs(a - b) for a, b in zip(found["nll"], case["nll"])]
+        differences["greedy_margin"] += [  # of two logits
+            abs(a - b) / 2 for a, b in zip(found["greedy_margin"], case["greedy_margin"])]
+        assert len(found["top_logits"]) == len(case["ids"])
         for ids, logits, want_ids, want_logits in zip(found["top_ids"], found["top_logits"],
                                                       case["top_ids"], case["top_logits"]):
-            for a, b in zip(logits, want_logits):
-                assert abs(a - b) <= 1e-4
-            for rank, (a, b) in enumerate(zip(ids, want_ids)):
-                if a != b:  # neighbours closer than the noise may change places
-                    near = [want_logits[r] for r in (rank - 1, rank + 1) if 0 <= r < 5]
-                    assert rank == 4 or min(abs(want_logits[rank] - n) for n in near) < 1e-4
-    print(f"worst mean |nll difference| {worst:.1e}")
+            worst = max(abs(a - b) for a, b in zip(logits, want_logits))
+            differences["top_logits"].append(worst)
+            if worst <= noise.logit:
+                assert_same_order(ids, want_ids, want_logits, 2 * noise.logit)
+    for field, values in differences.items():
+        noise.assert_near(values, field)
+    mean = math.fsum(differences["nll"]) / len(differences["nll"])
+    print(f"mean |nll difference| {mean:.1e}")
+    assert mean <= noise.logit
 
 
-def test_hidden(tmp_path, backend):
+def test_hidden(tmp_path, backend, noise):
     """Every inner tensor within the tolerances of the reference's README."""
     wanted = read_safetensors(REFERENCE / "hidden.safetensors")
     lines = [{"name": name, "ids": list(wanted[name + ".ids"][1])} for name in ("short", "long")]
@@ -71,12 +80,14 @@ def test_hidden(tmp_path, backend):
         field = name.split(".", 1)[1]
         if field in ("ids", "embed"):
             tolerance = 0
+        elif backend != "ref":
+            tolerance = noise.part * max(abs(value) for value in want)
         elif field.endswith(("router", "recurrent_state")):
             tolerance = 2e-5
         elif field in ("norm", "logits"):
             tolerance = 1e-4
         else:
-            tolerance = 2e-6 * max(abs(value) for value in want)
+            tolerance = noise.part * max(abs(value) for value in want)
         print(f"{name:32} error {error:.1e}, tolerance {tolerance:.1e}")
         assert error <= tolerance, name
 
@@ -90,7 +101,8 @@ def test_hidden_refuses_two_lines_of_one_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["eval.txt", "eval-chat.txt"])
 def test_evaluation_file(name, full, backend):
-    """Mean nll within 1e-4 and top-1 hits within 2 of the reference."""
+    """Mean nll within 1e-4 and top-1 hits within 2 of the reference; in 2,044 tokens one near tie of
+    two experts weighs more, so that cpu gets 5e-4 there. The whole files: test_fidelity.py."""
     evaluation = json.loads((REFERENCE / "eval.json").read_text())[name]
     chunks = [evaluation["ids"][i:i + CHUNK] for i in range(0, len(evaluation["ids"]), CHUNK)]
     wanted = evaluation["chunks_predicted_nll_top1"]
@@ -109,5 +121,5 @@ def test_evaluation_file(name, full, backend):
     print(f"{name}: {len(chunks)} chunks, {predicted} predicted, mean nll {nll / predicted:.7f}, "
           f"reference {want_nll / predicted:.7f}; top-1 {hits}, reference {want_hits}; "
           f"perplexity {math.exp(nll / predicted):.5f}")
-    assert abs(nll - want_nll) / predicted <= 1e-4
-    assert abs(hits - want_hits) <= 2
+    assert abs(nll - want_nll) / predicted <= (1e-4 if backend == "ref" else 2e-4 if full else 5e-4)
+    assert abs(hits - want_hits) <= (2 if backend == "ref" else max(2, predicted * 5e-4))

@@ -1,11 +1,11 @@
-/* Whether AddressSanitizer is compiled in: the model then runs about fifteen times slower, so tests
- * of whole steps take fewer lengths. */
+/* Whether AddressSanitizer or ThreadSanitizer is compiled in: the model then runs about fifteen times
+ * slower, so tests of whole steps take fewer lengths. */
 #pragma once
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define SANITIZED 1
 #endif
 #endif

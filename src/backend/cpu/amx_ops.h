@@ -21,16 +21,16 @@ static void quantize(const float *x, int from, int n, const struct activations *
     for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
         int8_t *halves = (int8_t *)(out->codes + row * out->code_stride + group * GROUP_SIZE);
         struct rounding rounding = rounding_of(x, GROUP_SIZE, AMX_LARGEST);
-        int32_t sum = 0;
+        uint32_t sum = 0; /* NaN has a code of any size */
         for (int i = 0; i < GROUP_SIZE; i++) {
             int32_t code = round_value(x[i], rounding), high = (code + 128) >> 8;
             int place = i % 2 * (GROUP_SIZE / 2) + i / 2;
             halves[place] = (int8_t)high;
             halves[GROUP_SIZE + place] = (int8_t)(code - high * 256);
-            sum += code;
+            sum += (uint32_t)code;
         }
         out->scales[row * groups + group] = rounding.scale;
-        out->sums[row * groups + group] = rounding.scale * (float)sum;
+        out->sums[row * groups + group] = rounding.scale * (float)(int32_t)sum;
     }
 }
 

@@ -50,7 +50,9 @@ static inline vf sigmoid_lanes(vf x)
     return 1.0f / (1.0f + exp_lanes(-x));
 }
 
-/* The scale at which n values become codes of up to `most`. */
+/* The scale at which n values become codes of up to `most`. Values so small that the scale's
+ * inverse could overflow become zeros. */
+#define ROUNDING_LEAST 1e-30f
 struct rounding {
     float scale, inverse;
 };
@@ -66,7 +68,7 @@ static inline struct rounding rounding_of(const float *x, int n, float most)
     }
     float largest;
     memcpy(&largest, &largest_bits, sizeof largest);
-    return (struct rounding){largest / most, largest > 0 ? most / largest : 0};
+    return (struct rounding){largest / most, largest > ROUNDING_LEAST ? most / largest : 0};
 }
 
 static inline int32_t round_value(float x, struct rounding rounding)
@@ -280,6 +282,8 @@ struct chunk {
     float v[CHUNK_TOKENS][LINEAR_HEAD_DIM]; /* V' */
     float o[CHUNK_TOKENS][LINEAR_HEAD_DIM];
     float G[CHUNK_TOKENS], e[CHUNK_TOKENS]; /* sums of g, exp of them */
+    float G_rest[CHUNK_TOKENS];             /* what float32 cannot hold of the sums: after a strong
+                                               decay their differences would lose the weak ones */
 };
 
 /* D_ij = exp(G_i - G_j) for i >= j; the exponent is never positive there. */
@@ -287,7 +291,7 @@ static void decay_products(struct chunk *c, int size, const float *beta, int n)
 {
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j += LANES) {
-            vf d = exp_lanes(c->G[i] - load(&c->G[j]));
+            vf d = exp_lanes((c->G[i] - load(&c->G[j])) + (c->G_rest[i] - load(&c->G_rest[j])));
             vi column;
             for (int l = 0; l < LANES; l++)
                 column[l] = j + l;
@@ -304,18 +308,19 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
     enum { D = LINEAR_HEAD_DIM, C = CHUNK_TOKENS };
     struct chunk chunk, *c = &chunk;
     int size = (n + SUB - 1) / SUB * SUB;
-    float sum = 0;
+    double sum = 0;
     for (int t = 0; t < size; t++) {
         if (t < n) {
             memcpy(c->q[t], q + t * qk_stride, sizeof c->q[t]);
             memcpy(c->k[t], k + t * qk_stride, sizeof c->k[t]);
-            sum += g[t];
+            sum += (double)g[t];
         } else {
             memset(c->q[t], 0, sizeof c->q[t]);
             memset(c->k[t], 0, sizeof c->k[t]);
         }
-        c->G[t] = sum;
-        c->e[t] = expf(sum);
+        c->G[t] = (float)sum;
+        c->G_rest[t] = (float)(sum - (double)c->G[t]);
+        c->e[t] = expf(c->G[t]);
         for (int i = 0; i < D; i++)
             c->kt[i][t] = c->k[t][i];
     }
@@ -354,7 +359,8 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
     memcpy(o, c->o, (size_t)n * sizeof c->o[0]);
     /* S_n = exp(G_n) S_0 + sum_j exp(G_n - G_j) k_j V'_j^T */
     for (int t = 0; t < size; t += LANES) {
-        vf weight = exp_lanes(sum - load(&c->G[t]));
+        vf weight = exp_lanes((c->G[size - 1] - load(&c->G[t])) +
+                              (c->G_rest[size - 1] - load(&c->G_rest[t])));
         for (int i = 0; i < D; i++)
             store(&c->kt[i][t], load(&c->kt[i][t]) * weight);
     }

@@ -52,11 +52,11 @@ static void quantize(const float *x, int from, int n, const struct activations *
             out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
         struct rounding rounding = rounding_of(x, GROUP_SIZE, INT16_MAX);
         int16_t rounded[GROUP_SIZE];
-        int32_t sum = 0;
+        uint32_t sum = 0; /* NaN has a code of any size */
         for (int i = 0; i < GROUP_SIZE; i++) {
             int32_t code = round_value(x[i], rounding);
             rounded[i] = (int16_t)code;
-            sum += code;
+            sum += (uint32_t)code;
         }
         uint64_t words[GROUP_SIZE / 4]; /* four columns each */
         memcpy(words, rounded, sizeof words);
@@ -64,7 +64,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
             for (int lane = 0; lane < GROUP_SIZE / 4; lane++)
                 codes[plane * PAIR / 4 + lane] = (int16_t)(words[lane] >> 16 * plane);
         out->scales[row * groups + group] = rounding.scale;
-        out->sums[row * groups + group] = rounding.scale * (float)sum;
+        out->sums[row * groups + group] = rounding.scale * (float)(int32_t)sum;
     }
 }
 
