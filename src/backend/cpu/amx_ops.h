@@ -10,7 +10,7 @@
 
 #include "backend/cpu/tile_ops.h"
 
-#define AMX_LARGEST 32639
+#define LARGEST_CODE 32639
 #define TILE_ROWS 16  /* of x, and of w: the hardware's largest tile */
 #define BLOCK_TILES 2 /* tiles of rows of w that share the tiles of x */
 #define BLOCK_ROWS (BLOCK_TILES * TILE_ROWS)
@@ -20,7 +20,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
     int groups = out->columns / GROUP_SIZE;
     for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
         int8_t *halves = (int8_t *)(out->codes + row * out->code_stride + group * GROUP_SIZE);
-        struct rounding rounding = rounding_of(x, GROUP_SIZE, AMX_LARGEST);
+        struct rounding rounding = rounding_of(x, GROUP_SIZE, LARGEST_CODE);
         uint32_t sum = 0; /* NaN has a code of any size */
         for (int i = 0; i < GROUP_SIZE; i++) {
             int32_t code = round_value(x[i], rounding), high = (code + 128) >> 8;

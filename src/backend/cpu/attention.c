@@ -221,5 +221,5 @@ void cpu_attention(struct cpu_backend *b, int layer, int index)
             tiles += (b->runs[i].n + TILE - 1) / TILE;
         cpu_run(b, tile_unit, &a, tiles * kv_heads);
     }
-    cpu_project_back(b, &weights->self_attn.o_proj, &b->mixer_codes);
+    cpu_project_back(b, &weights->self_attn.o_proj, &b->mixer_codes, 1);
 }

@@ -74,15 +74,15 @@ struct cpu_backend {
     float *h;                   /* [rows][hidden] the residual stream */
     float *x;                   /* [rows][hidden] a norm's output */
     struct activations x_codes; /* x rounded */
-    float *mixed;               /* [rows][hidden] a mixer's or the MoE's output */
-    float *wide;                /* [rows][conv channels or heads * 2 * head_dim] */
+    float *mixed;  /* [2 * rows][hidden] a mixer's output, perhaps in two terms, or the MoE's */
+    float *wide;   /* [rows][conv channels or heads * 2 * head_dim] */
     float *narrow; /* [rows][value_dim or 2 * kv_heads * head_dim] z, or keys, values */
     float *gates;  /* [rows][2 * value heads] inputs of beta and of the decay */
-    struct activations mixer_codes;  /* [rows][value_dim or heads * head_dim] out_proj's input */
-    float *rope;                     /* [rows][rotary_dims] cosines, then sines */
-    float *router;                   /* [rows][experts] */
-    float *shared_gate;              /* [rows] */
-    struct activations slot_codes;   /* [rows * top-k][hidden] x_codes in the order of slots */
+    struct activations mixer_codes; /* [2 * rows][value_dim or heads * head_dim] out_proj's input */
+    float *rope;                    /* [rows][rotary_dims] cosines, then sines */
+    float *router;                  /* [rows][experts] */
+    float *shared_gate;             /* [rows] */
+    struct activations slot_codes;  /* [rows * top-k][hidden] x_codes in the order of slots */
     struct activations expert_codes; /* [rows * (top-k + 1)][intermediate] down_proj's input */
     int32_t *chosen;                 /* [rows][top-k] experts */
     float *chosen_weight;            /* [rows][top-k] */
@@ -116,9 +116,9 @@ struct q4_rows cpu_rows(const struct quant_matrix *matrix, int index, int from, 
 /* All products with the same n rows of x, as one stage. */
 void cpu_products(struct cpu_backend *b, const struct product *products, int n_products,
                   const struct activations *x, int n);
-/* h += matrix x, by way of b->mixed. */
+/* h += matrix x, by way of b->mixed. With two terms x is the sum of rows r and n + r. */
 void cpu_project_back(struct cpu_backend *b, const struct quant_matrix *matrix,
-                      const struct activations *x);
+                      const struct activations *x, int terms);
 /* matvec or matmul, see kernels.h. */
 void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w, const struct activations *x,
                   int64_t first, int n, float *y, int64_t stride);

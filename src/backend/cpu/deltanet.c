@@ -38,6 +38,18 @@ static float softplus(float x)
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
+/* Rounds one head's output of a row for out_proj, with its rounding error as the second term. */
+static void round_output(struct cpu_backend *b, const float *o, int head, int row)
+{
+    enum { GROUPS = LINEAR_HEAD_DIM / GROUP_SIZE };
+    float error[LINEAR_HEAD_DIM];
+    b->kernels->quantize(o, head * GROUPS, GROUPS, &b->mixer_codes, row);
+    if (!b->kernels->two_terms)
+        return;
+    b->kernels->rounding_error(o, GROUPS, error);
+    b->kernels->quantize(error, head * GROUPS, GROUPS, &b->mixer_codes, b->n + row);
+}
+
 /* The delta rule of one value head for n tokens from row `first` on. */
 static void value_head(const struct deltanet *d, const struct run *run, int first, int n, int head,
                        const struct heads *x)
@@ -64,8 +76,7 @@ static void value_head(const struct deltanet *d, const struct run *run, int firs
     for (int t = 0; t < n; t++) {
         const float *z = b->narrow + (int64_t)(first + t) * shape_value_dim(s) + head * D;
         b->kernels->gated_norm(o[t], d->layer->norm, z, D, (float)s->rms_norm_eps);
-        b->kernels->quantize(o[t], head * (D / GROUP_SIZE), D / GROUP_SIZE, &b->mixer_codes,
-                             first + t);
+        round_output(b, o[t], head, first + t);
     }
 }
 
@@ -106,5 +117,6 @@ void cpu_deltanet(struct cpu_backend *b, int layer, int index)
     };
     cpu_products(b, products, 4, &b->x_codes, b->n);
     cpu_run(b, head_unit, &d, b->n_runs * s->linear_num_key_heads);
-    cpu_project_back(b, &weights->linear_attn.out_proj, &b->mixer_codes);
+    cpu_project_back(b, &weights->linear_attn.out_proj, &b->mixer_codes,
+                     b->kernels->two_terms ? 2 : 1);
 }

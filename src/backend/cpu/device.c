@@ -54,13 +54,13 @@ static void workspace(struct cpu_backend *b, struct buffers *buffers)
     add(buffers, &b->h, rows * s->hidden_size, sizeof *b->h);
     add(buffers, &b->x, rows * s->hidden_size, sizeof *b->x);
     add_activations(buffers, &b->x_codes, rows, s->hidden_size);
-    add(buffers, &b->mixed, rows * s->hidden_size, sizeof *b->mixed);
+    add(buffers, &b->mixed, 2 * rows * s->hidden_size, sizeof *b->mixed);
     add(buffers, &b->wide, rows * widest(2 * heads, shape_conv_channels(s)), sizeof *b->wide);
     add(buffers, &b->narrow,
         rows * widest(2 * s->num_key_value_heads * HEAD_DIM, shape_value_dim(s)),
         sizeof *b->narrow);
     add(buffers, &b->gates, rows * 2 * hv, sizeof *b->gates);
-    add_activations(buffers, &b->mixer_codes, rows, widest(heads, shape_value_dim(s)));
+    add_activations(buffers, &b->mixer_codes, 2 * rows, widest(heads, shape_value_dim(s)));
     add(buffers, &b->rope, rows * s->rotary_dims, sizeof *b->rope);
     add(buffers, &b->router, rows * s->num_experts, sizeof *b->router);
     add(buffers, &b->shared_gate, rows, sizeof *b->shared_gate);

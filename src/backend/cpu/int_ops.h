@@ -16,6 +16,7 @@
 
 #include "backend/cpu/tile_ops.h"
 
+#define LARGEST_CODE INT16_MAX
 #define GROUPS_PER_VECTOR (LANES / 8)
 #define TILE_VECTORS 2 /* of rows: their transposed codes stay in registers beside the sums */
 #define TILE_WIDTH (TILE_VECTORS * LANES)
@@ -50,7 +51,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
     for (int group = from; group < from + n; group++, x += GROUP_SIZE) {
         int16_t *codes =
             out->codes + row * out->code_stride + group / 2 * PAIR + group % 2 * (GROUP_SIZE / 4);
-        struct rounding rounding = rounding_of(x, GROUP_SIZE, INT16_MAX);
+        struct rounding rounding = rounding_of(x, GROUP_SIZE, LARGEST_CODE);
         int16_t rounded[GROUP_SIZE];
         uint32_t sum = 0; /* NaN has a code of any size */
         for (int i = 0; i < GROUP_SIZE; i++) {
@@ -175,7 +176,8 @@ static void multiply_tiles(struct tile *tile, int g, const struct activations *x
         multiply_tile(tile, g, x, first + t, T, tile->sum + t);                                    \
         break;
             TILE(1)
-            TILE(2) TILE(3) TILE(4)
+            TILE(2)
+            TILE(3) TILE(4)
 #if TILE_TOKENS > 4
                 TILE(5) TILE(6) TILE(7) TILE(8)
 #endif

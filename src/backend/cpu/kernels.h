@@ -53,9 +53,14 @@ struct attention_state {
 
 struct kernels {
     const char *name; /* as in --cpu */
+    /* DeltaNet's outputs are what loses most by rounding: a third of all noise (bench/NOTES.md). A
+     * table with speed to spare has their rounding errors multiplied too. */
+    bool two_terms;
 
     /* Rounds n groups of row `row`, from group `from` on; x points to the first one's values. */
     void (*quantize)(const float *x, int from, int n, const struct activations *out, int64_t row);
+    /* out = x - what quantize makes of it, for n groups. */
+    void (*rounding_error)(const float *x, int n, float *out);
     /* y[r * stride + i] = row i of w times row `first` + r of x, for n rows of x. matvec: n <=
      * MATVEC_ROWS, sums along the rows of w. matmul: any n, transposes some rows of w and uses them
      * for many rows of x. */

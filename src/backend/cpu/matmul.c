@@ -60,17 +60,17 @@ static void project_back_unit(void *context, int unit)
 {
     struct products *all = context;
     struct cpu_backend *b = all->b;
+    int hidden = b->shape->hidden_size;
     product_unit(context, unit);
-    for (int r = 0; r < all->n; r++) {
-        int64_t at = (int64_t)r * b->shape->hidden_size + unit * UNIT_ROWS;
-        b->kernels->add_scaled(b->h + at, 1, b->mixed + at, UNIT_ROWS);
-    }
+    for (int r = 0; r < all->n; r++) /* the second term's rows come after all of the first's */
+        b->kernels->add_scaled(b->h + (int64_t)(r % b->n) * hidden + unit * UNIT_ROWS, 1,
+                               b->mixed + (int64_t)r * hidden + unit * UNIT_ROWS, UNIT_ROWS);
 }
 
 void cpu_project_back(struct cpu_backend *b, const struct quant_matrix *matrix,
-                      const struct activations *x)
+                      const struct activations *x, int terms)
 {
     struct product product = {matrix, b->mixed, b->shape->hidden_size};
-    struct products all = {b, &product, x, b->n};
+    struct products all = {b, &product, x, terms * b->n};
     cpu_run(b, project_back_unit, &all, units_of(matrix));
 }

@@ -19,6 +19,7 @@
  * in int32 and as float. */
 
 #define BLOCK_ROWS 64 /* of weights */
+#define LARGEST_CODE MAX_CODE
 
 /* The instructions for a maximum keep a NaN, and values that are not finite end as a scale that is
  * not; a group of nothing but tiny values becomes 0. */

@@ -24,9 +24,24 @@ static void matvec_q4(const struct q4_rows *w, const struct activations *x, int6
 }
 #endif
 
+static void rounding_error(const float *x, int n, float *out)
+{
+    for (int group = 0; group < n; group++, x += GROUP_SIZE, out += GROUP_SIZE) {
+        struct rounding rounding = rounding_of(x, GROUP_SIZE, LARGEST_CODE);
+        for (int i = 0; i < GROUP_SIZE; i++)
+            out[i] = x[i] - (float)round_value(x[i], rounding) * rounding.scale;
+    }
+}
+
+#ifndef TWO_TERMS
+#define TWO_TERMS false
+#endif
+
 const struct kernels TABLE = {
     .name = LEVEL_NAME,
+    .two_terms = TWO_TERMS,
     .quantize = quantize,
+    .rounding_error = rounding_error,
     .matvec_q4 = matvec_q4,
     .matmul_q4 = matmul_q4,
     .matmul_q8 = matmul_q8,
