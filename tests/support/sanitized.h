@@ -1,5 +1,5 @@
-/* Whether AddressSanitizer or ThreadSanitizer is compiled in: the model then runs about fifteen times
- * slower, so tests of whole steps take fewer lengths. */
+/* Whether AddressSanitizer or ThreadSanitizer is compiled in: the model then runs about fifteen
+ * times slower, so tests of whole steps take fewer lengths. */
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
