@@ -137,14 +137,17 @@ static void test_long_chunks(void **state)
     struct backend *usual = b;
     int longest = b->limits.max_chunk;
     const int cuts[] = {longest - 1, longest, longest + 1, 2 * longest + 1};
+    int32_t *ids = malloc((size_t)(2 * longest + 1) * sizeof *ids);
+    for (int i = 0; i < 2 * longest + 1; i++) /* there are 1,025: over and over */
+        ids[i] = tiny_ids()[i % 1025];
     b = open_subject(*state, 2 * longest + 1, 2, 0);
     struct sequence *whole = new_sequence(), *cut = new_sequence();
     for (size_t i = 0; i < (SANITIZED ? 1 : sizeof cuts / sizeof cuts[0]); i++) {
         struct ranked x, y;
         b->ops->sequence_reset(b, whole);
         b->ops->sequence_reset(b, cut);
-        prefill(whole, tiny_ids(), cuts[i], longest, &x);
-        prefill(cut, tiny_ids(), cuts[i], 61, &y);
+        prefill(whole, ids, cuts[i], longest, &x);
+        prefill(cut, ids, cuts[i], 61, &y);
         assert_alike_ranked(b, &x, &y, "long chunks", cuts[i]);
         assert_alike(whole, cut);
     }
@@ -152,6 +155,7 @@ static void test_long_chunks(void **state)
     b->ops->sequence_free(b, cut);
     b->ops->close(b);
     b = usual;
+    free(ids);
 }
 
 static void test_all_outputs(void **state)
@@ -256,30 +260,30 @@ static void test_damaged_snapshot(void **state)
     b->ops->sequence_free(b, sequence);
 }
 
-/* Rows of different sequences in one step, and several rows of one: as if alone. */
+/* Rows of different sequences in one step, and several rows of one: as if alone.
+ * Four rows: the cpu backend takes more than MATVEC_ROWS by another route. */
 static void test_rows_do_not_disturb(void **state)
 {
     (void)state;
     static const int starts[3] = {1, SHORT, 2 * SHORT + 4};
     struct sequence *together[3], *alone = new_sequence();
-    struct ranked unused, rows_ranked[5], one;
+    struct ranked unused, rows_ranked[4], one;
     for (int s = 0; s < 3; s++) {
         together[s] = new_sequence();
         prefill(together[s], tiny_ids() + 100 * s, starts[s], 64, &unused);
     }
-    /* sequence 1 brings three rows */
-    struct row rows[5] = {
-        {together[2], 7}, {together[1], 8}, {together[1], 9}, {together[1], 10}, {together[0], 11}};
-    OK(b->ops->decode_step(b, rows, 5, rows_ranked, e));
-    for (int r = 0; r < 5; r++) {
-        int s = r == 0 ? 2 : r == 4 ? 0 : 1;
-        if (r < 2 || r == 4) {
+    /* sequence 1 brings two rows */
+    struct row rows[4] = {{together[2], 7}, {together[1], 8}, {together[1], 9}, {together[0], 11}};
+    OK(b->ops->decode_step(b, rows, 4, rows_ranked, e));
+    for (int r = 0; r < 4; r++) {
+        int s = r == 0 ? 2 : r == 3 ? 0 : 1;
+        if (r < 2 || r == 3) {
             b->ops->sequence_reset(b, alone);
             prefill(alone, tiny_ids() + 100 * s, starts[s], 64, &unused);
         }
         decode_one(alone, rows[r].token, &one);
         assert_same_ranked(&rows_ranked[r], &one, "row", r);
-        if (r != 1 && r != 2)
+        if (r != 1)
             assert_same_contents(b, alone, together[s]);
     }
     for (int s = 0; s < 3; s++)

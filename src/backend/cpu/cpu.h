@@ -19,7 +19,7 @@
 #include "base/threads.h"
 
 #define MAX_ROWS 64    /* rows with logits */
-#define MAX_CHUNK 512  /* tokens of a prefill chunk */
+#define MAX_CHUNK 1024 /* tokens of a prefill chunk: 32 for an expert of the real model */
 #define UNIT_ROWS 64   /* rows of a matrix in one unit of work: a group of the next product */
 #define ROUTER_ROWS 32 /* the same for the router */
 #define HEAD_ROWS 1024 /* the same for the head, each with candidates of its own */

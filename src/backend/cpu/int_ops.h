@@ -177,7 +177,8 @@ static void multiply_tiles(struct tile *tile, int g, const struct activations *x
         break;
             TILE(1)
             TILE(2)
-            TILE(3) TILE(4)
+            TILE(3)
+            TILE(4)
 #if TILE_TOKENS > 4
                 TILE(5) TILE(6) TILE(7) TILE(8)
 #endif

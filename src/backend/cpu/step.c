@@ -148,7 +148,7 @@ enum status cpu_prefill_chunk(struct backend *backend, struct sequence *sequence
 {
     struct row rows[MAX_CHUNK];
     int max_rows = output == PREFILL_ALL ? MAX_ROWS : MAX_CHUNK;
-    for (int r = 0; r < n && r < max_rows; r++)
+    for (int r = 0; n <= max_rows && r < n; r++) /* else step refuses n before it looks */
         rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
     return step((struct cpu_backend *)backend, rows, n, max_rows, output == PREFILL_ALL ? 0 : n - 1,
                 ranked, cancel, error);
