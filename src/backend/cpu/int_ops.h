@@ -174,19 +174,20 @@ static void multiply_tiles(struct tile *tile, int g, const struct activations *x
 #define TILE(T)                                                                                    \
     case T:                                                                                        \
         multiply_tile(tile, g, x, first + t, T, tile->sum + t);                                    \
-        break;
-            TILE(1)
-            TILE(2)
-            TILE(3)
-            TILE(4)
+        break
+            TILE(1);
+            TILE(2);
+            TILE(3);
+            TILE(4);
 #if TILE_TOKENS > 4
-                TILE(5) TILE(6) TILE(7) TILE(8)
-#endif
-#if TILE_TOKENS > 8
-                    TILE(9) TILE(10) TILE(11) TILE(12)
+            TILE(5);
+            TILE(6);
+            TILE(7);
+            TILE(8);
 #endif
 #undef TILE
-                        default : break;
+        default:
+            break;
         }
     }
 }
