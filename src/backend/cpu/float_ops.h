@@ -241,10 +241,11 @@ static inline __attribute__((always_inline)) void gemm_tile(const int M, const i
                                                             const float *b, int64_t lb, float *c,
                                                             int64_t lc, float keep)
 {
+    const vf zero = {0};
     vf sum[4][4];
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++)
-            sum[i][j] = keep == 0 ? (vf){0} : load(c + i * lc + j * LANES) * keep;
+            sum[i][j] = keep != 0 ? load(c + i * lc + j * LANES) * keep : zero;
     for (int p = 0; p < k; p++) {
         vf row[4];
         for (int j = 0; j < N; j++)
@@ -292,7 +293,7 @@ static void decay_products(struct chunk *c, int size, const float *beta, int n)
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j += LANES) {
             vf d = exp_lanes((c->G[i] - load(&c->G[j])) + (c->G_rest[i] - load(&c->G_rest[j])));
-            vi column;
+            vi column = {0};
             for (int l = 0; l < LANES; l++)
                 column[l] = j + l;
             store(&c->kk[i][j],
@@ -333,11 +334,10 @@ static void deltanet_chunk(float *state, const float *q, const float *k, const f
     decay_products(c, size, beta, n);
     /* (I + A) V' = beta (V - exp(G) K S_0), by forward substitution */
     gemm(size, D, D, c->k[0], D, state, D, c->v[0], D, 0);
-    for (int t = 0; t < size; t++)
+    for (int t = 0; t < n; t++) /* the padding's rows are 0 */
         for (int i = 0; i < D; i += LANES)
             store(&c->v[t][i],
-                  t < n ? (load(v + t * v_stride + i) - load(&c->v[t][i]) * c->e[t]) * beta[t]
-                        : (vf){0});
+                  (load(v + t * v_stride + i) - load(&c->v[t][i]) * c->e[t]) * beta[t]);
     for (int i = 0; i < size; i++)
         for (int j = 0; j < D; j += STRIP) {
             vf x[STRIP_VECTORS];
