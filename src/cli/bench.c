@@ -24,6 +24,7 @@ struct settings {
     struct device_options device;
     const char *model, *synthetic, *text, *csv, *plot;
     const char *lengths_text, *depths_text, *rows_text;
+    const struct shape *shape; /* of synthetic weights */
     struct bench_list lengths, depths, rows;
     int64_t decode, repeat, seed;
     double time_limit;
@@ -75,6 +76,8 @@ static enum status list_tests(struct settings *settings, struct error *error)
     if (status == STATUS_OK && settings->decode == 0 && settings->depths.n)
         status = error_set(error, STATUS_INVALID,
                            "--decode: found 0 with --depth, which measures nothing but decoding");
+    if (status == STATUS_OK && settings->fill && !settings->depths.n)
+        status = error_set(error, STATUS_INVALID, "--fake-depth wants --depth LIST");
     return status;
 }
 
@@ -125,15 +128,12 @@ static enum status source_open(const struct settings *settings, struct source *s
 {
     enum status status;
     if (settings->synthetic) {
-        const struct shape *shape = NULL;
-        status = find_shape(settings->synthetic, &shape, error);
-        if (status == STATUS_OK)
-            status = synth_open(shape, (uint64_t)settings->seed, device_threads(&settings->device),
-                                &source->synth, error);
+        status = synth_open(settings->shape, (uint64_t)settings->seed,
+                            device_threads(&settings->device), &source->synth, error);
         if (status != STATUS_OK)
             return status;
         source->weights = synth_weights(source->synth);
-        source->n_valid_ids = shape->vocab_size;
+        source->n_valid_ids = settings->shape->vocab_size;
         source->max_context = SYNTHETIC_CONTEXT;
         return STATUS_OK;
     }
@@ -340,9 +340,7 @@ static enum status bench_all(struct settings *settings, struct error *error)
     struct bench bench = {0};
     struct source source = {0};
     start_run(settings, &run);
-    enum status status = list_tests(settings, error);
-    if (status == STATUS_OK) /* told now, not after an hour */
-        status = write_csv(settings, &run, 0, error);
+    enum status status = write_csv(settings, &run, 0, error); /* told now, not after an hour */
     /* before the weights, while there is memory */
     if (status == STATUS_OK && !settings->no_bandwidth)
         status = bandwidth_measure(run.threads, 0, 0, &run.bandwidth, error);
@@ -368,12 +366,6 @@ static enum status bench_all(struct settings *settings, struct error *error)
     else if (status == STATUS_OK)
         bench_print_end(&report);
     return status;
-}
-
-static int usage(const char *message)
-{
-    fprintf(stderr, "calla bench: %s (see calla bench --help)\n", message);
-    return EXIT_USAGE;
 }
 
 static int run(int argc, char **argv)
@@ -419,15 +411,19 @@ static int run(int argc, char **argv)
     struct error error;
     if (settings.plot) {
         if (n == 0)
-            return usage("--plot: found no CSV file, wanted at least one");
+            return options_usage(&command_bench, "--plot: found no CSV file, wanted at least one");
         return plot_csv(settings.plot, positionals, n, &error) == STATUS_OK
                    ? EXIT_DONE
                    : command_failed(&error);
     }
     if (n + !!settings.synthetic != 1)
-        return usage("wanted either one MODEL or --synthetic SHAPE");
+        return options_usage(&command_bench, "wanted either one MODEL or --synthetic SHAPE");
     if (settings.synthetic && settings.text)
-        return usage("--text wants a MODEL: synthetic weights have no tokenizer");
+        return options_usage(&command_bench,
+                             "--text wants a MODEL: synthetic weights have no tokenizer");
+    if ((settings.synthetic && find_shape(settings.synthetic, &settings.shape, &error)) ||
+        list_tests(&settings, &error))
+        return options_usage(&command_bench, "%s", error.message);
     settings.model = positionals[0];
     return bench_all(&settings, &error) == STATUS_OK ? EXIT_DONE : command_failed(&error);
 }
@@ -437,6 +433,8 @@ const struct command command_bench = {
     .arguments = "MODEL",
     .summary = "prefill and decode speed by context length; charts",
     .run = run,
-    .details = "calla bench --synthetic SHAPE       needs no files\n"
-               "calla bench --plot FILE.svg CSV…    draws what --csv wrote\n",
+    .details =
+        "  calla bench --synthetic SHAPE       needs no files\n"
+        "  calla bench --plot FILE.svg CSV…    draws what --csv wrote\n"
+        "The default lengths take long on a CPU; a shorter list or --time-limit ends sooner.\n",
 };

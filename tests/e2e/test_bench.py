@@ -259,12 +259,6 @@ def test_plot_odd_files(tmp_path):
     (["--plot", "x.svg"], ["no CSV file"]),
     (["--synthetic", "tiny", "--text", "x"], ["no tokenizer"]),
     (["--repeat", "0", TINY], ["--repeat", "'0'"]),
-])
-def test_usage(arguments, words):
-    assert_one_line_error(bench(*arguments, code=2), 2, *[w.replace("'", "") for w in words])
-
-
-@pytest.mark.parametrize("arguments, words", [
     (["--synthetic", "huge"], ["--synthetic", "'huge'", "35b-a3b or tiny"]),
     ([TINY, "--prompt-lengths", "1,,2"], ["--prompt-lengths", "'1,,2'"]),
     ([TINY, "--prompt-lengths", "0"], ["--prompt-lengths", "0", "1 to"]),
@@ -273,6 +267,13 @@ def test_usage(arguments, words):
     ([TINY, "--depth", "-1"], ["--depth", "'-1'"]),
     ([TINY, "--rows", "0"], ["--rows", "1 to 64"]),
     ([TINY, "--depth", "0", "--decode", "0"], ["--decode", "--depth"]),
+    ([TINY, "--fake-depth"], ["--fake-depth wants --depth"]),
+])
+def test_usage(arguments, words):
+    assert_one_line_error(bench(*arguments, code=2), 2, *[w.replace("'", "") for w in words])
+
+
+@pytest.mark.parametrize("arguments, words", [
     ([TINY, "--backend", "abacus"], ["backend", "'abacus'"]),
     ([TINY, "--text", "/no/such"], ["/no/such", "No such file"]),
     ([TINY, "--text", "/dev/null"], ["/dev/null", "no text"]),
