@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/utf8.h"
 
 const char *input_name(const char *path)
@@ -48,6 +49,11 @@ enum status input_read_json(const char *path, struct bytes *out, struct error *e
         return status;
     if (memchr(out->data ? out->data : "", '\0', out->length))
         return error_set(error, STATUS_INVALID, "%s: found a NUL byte, wanted JSON text", path);
+    json_t *value;
+    status = json_parse(out->data ? out->data : "", out->length, input_name(path), &value, error);
+    if (status != STATUS_OK)
+        return status;
+    json_decref(value);
     return bytes_terminate(out) ? STATUS_OK : error_no_memory(error, path);
 }
 
