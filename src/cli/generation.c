@@ -64,7 +64,7 @@ int generation_check(const struct command *command, struct generation *generatio
     if (generation->think && generation->no_think)
         return options_usage(command, "--think and --no-think exclude each other");
     if (generation->preset && calla_request_preset(&unused, generation->preset, &error) != CALLA_OK)
-        return options_usage(command, "%s", error.message);
+        return options_usage(command, "--%s", error.message);
     for (int i = 0; i < generation->stop.n; i++)
         if (!generation->stop.values[i][0])
             return options_usage(command, "--stop: found an empty text");

@@ -87,7 +87,8 @@ static int dispatch(int argc, char **argv)
         if (strcmp(name, (*command)->name) == 0)
             return (*command)->run(argc - 1, argv + 1);
     struct error error;
-    error_set(&error, STATUS_INVALID, "unknown command '%.100s' (see calla --help)", name);
+    error_set(&error, STATUS_INVALID, "unknown %s '%.100s' (see calla --help)",
+              *name == '-' ? "option" : "command", name);
     if (*name)
         command_failed(&error);
     else

@@ -237,7 +237,7 @@ const struct command command_score = {
     .details =
         "in:  {\"ids\": […], \"name\": \"…\"}, one object a line; name only matters to --hidden\n"
         "out: {\"nll\": [n-1], \"top_ids\": [n][5], \"top_logits\": [n][5]}; nll[i] = -ln "
-        "p(ids[i+1] | ids[0..i])\n"
+        "p(ids[i+1] | ids[0..i]);\n"
         "     with --greedy N also \"greedy\": [N] and \"greedy_margin\": [N], best minus second "
         "logit\n",
 };

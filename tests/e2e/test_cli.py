@@ -46,7 +46,8 @@ def test_unknown_command(name):
     result = calla(name)
     assert result.code == 2 and result.out == ""
     if name:
-        assert_one_line_error(result, 2, name, "calla --help")
+        kind = "option" if name[0] == "-" else "command"
+        assert_one_line_error(result, 2, f"unknown {kind} '{name}'", "calla --help")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -93,7 +94,7 @@ def test_too_many_arguments(command):
     (["--think", "--no-think"], ["--think", "--no-think", "exclude"]),
     (["--raw", "--system", "a"], ["--raw", "--system"]),
     (["--messages", "a.json"], ["--messages", "PROMPT"]),
-    (["--preset", "fast"], ["preset", "'fast'", "thinking, coding, chat or reasoning"]),
+    (["--preset", "fast"], ["--preset:", "'fast'", "thinking, coding, chat or reasoning"]),
 ])
 def test_run_refuses_values(arguments, words):
     result = calla("run", TINY, "hi", *arguments)
