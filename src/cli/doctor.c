@@ -244,6 +244,10 @@ static void print_fit(const struct health *health, const struct backend_health *
     if (health->bandwidth.median > 0)
         printf(": no more than %.1f tok/s here (%.1f)", fit->short_rate, fit->long_rate);
     printf("\n");
+    if (health->available > 0 && fit->plan.total > health->available)
+        printf("  %-12s only %.2f GiB are free now: weights that find no room there are read from "
+               "the disk\n               time and again, far slower\n",
+               "", gib(health->available));
 }
 
 static void print_health(const struct health *health)

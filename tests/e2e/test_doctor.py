@@ -71,6 +71,17 @@ def test_the_real_model():
             assert fit["max_context_tokens"] == 0
 
 
+def test_weights_beyond_free_memory_are_told():
+    out = doctor("--no-bandwidth")
+    free = float(re.search(r"^memory .* ([\d.]+) of it free", out, re.M)[1])
+    fits = re.findall(r"fits with a context of .*: ([\d.]+) GiB, .*\n.*decode reads .*\n"
+                      r"(?: +only ([\d.]+) GiB are free)?", out)
+    assert len(fits) == out.count(" fits with ")
+    for total, told in fits:
+        assert (float(told) == free) if told else (float(total) <= free + 0.01)
+        assert not told or float(total) >= free - 0.01
+
+
 def test_bandwidth_bounds_decode():
     out = doctor("--threads", "2")
     rate = float(re.search(r"read bandwidth ([\d.]+) GB/s with 2 threads", out)[1])
