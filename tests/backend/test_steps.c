@@ -1,8 +1,9 @@
-/* What must hold of whole steps on every compiled-in backend (DESIGN.md, proof): however a prompt
- * is cut, whatever else is in a step, and whatever is saved and restored, a sequence goes the same
- * way. The ref backend does everything in one order, so its results are compared bit by bit; what
- * another backend's ways may differ by is in support/alike.c. The same way is the same bits always:
- * a restored state, a neighbour in the step, another number of threads change nothing. */
+/* What must hold of whole steps on every compiled-in backend (DESIGN.md, "The seam"): however a
+ * prompt is cut, whatever else is in a step, and whatever is saved and restored, a sequence goes
+ * the same way. The ref backend does everything in one order, so its results are compared bit by
+ * bit; what another backend's ways may differ by is in support/alike.c. The same way is the same
+ * bits always: a restored state, a neighbour in the step, another number of threads change nothing.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -28,6 +28,10 @@ static struct level levels[] = {
     {"avx512vnni", "avx512vnni (simde)", SIMDE(simde_avx512vnni), false, true},
     {"avx512", "avx512 (simde)", SIMDE(simde_avx512), false, true},
     {"avx2", "avx2 (simde)", SIMDE(simde_avx2), false, true},
+#elif defined __aarch64__ /* not run yet: tests/run_arm.sh has programs of its own */
+    {"i8mm", "i8mm", NULL, false, false},
+    {"dotprod", "dotprod", NULL, false, false},
+    {"neon", "neon", NULL, false, false},
 #endif
     {"portable", "portable", NULL, false, false},
 };

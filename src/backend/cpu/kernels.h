@@ -1,6 +1,7 @@
 /* The inner loops of the cpu backend, one table for each instruction set. kernels_LEVEL.c fills a
  * table; kernels.c picks one at open, the best this CPU can run or the one asked for by name. Names
- * are those of the reference (backend/ref/ops.h), which tests compare every table with.
+ * are those of the reference (backend/ref/ops.h) where it has the op alone; CONTRIBUTING.md says
+ * where the others are and how a level is added. Tests compare every table with the reference.
  *
  * Inputs of 4-bit matrices are rounded to int16, one scale for each group of 64: next to float32 in
  * fidelity at the speed of integer products (DESIGN.md, "The cpu backend"). Every sum is taken in a

@@ -1,4 +1,5 @@
-/* The table of one level, after its products (int_ops.h or others) and float_ops.h. */
+/* The table of one level, included by kernels_LEVEL.c after float_ops.h and its products. A level
+ * may define TWO_TERMS, see kernels.h. */
 
 #ifndef ROWS_PER_DOT /* neon_ops.h has its own, for several rows of w at a time */
 static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
