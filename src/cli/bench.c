@@ -420,6 +420,9 @@ static int run(int argc, char **argv)
     if (settings.plot) {
         if (n == 0)
             return usage("--plot: found no CSV file, wanted at least one");
+        const char *end = strrchr(settings.plot, '.');
+        if (end && strcmp(end, ".csv") == 0) /* figures that took hours would be lost */
+            return usage("--plot: found a CSV file's name for the chart, wanted FILE.svg first");
         return plot_csv(settings.plot, positionals, n, &error) == STATUS_OK
                    ? EXIT_DONE
                    : command_failed(&error);
