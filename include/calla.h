@@ -58,10 +58,10 @@ const char *calla_version(void);
 struct calla_open_options {
     const char *backend; /* "cpu", "ref"; NULL: the best one compiled in */
     int32_t threads;     /* of the cpu backend; 0: one for each core */
-    const char *cpu;     /* "avx2", …: instructions of the cpu backend; NULL: the best there are */
+    const char *cpu;     /* "avx2", …: instructions of the cpu backend; NULL: the best */
     int32_t max_context; /* tokens a session can hold; 0: what fits, up to the model's limit */
     int lock;            /* 1: the weights are read and stay in memory, or CALLA_NO_MEMORY */
-    int warm_up;         /* 1: the weights are read and a token is computed: slow open, fast start */
+    int warm_up;         /* 1: the weights are read before the first prompt is */
     /* Bytes that a session may keep so that a prompt which begins like the one before is not read
      * anew; more than the machine has free is CALLA_NO_MEMORY. 0: 1 GiB, less on a machine that
      * has little; -1: nothing is kept. */

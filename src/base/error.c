@@ -17,6 +17,8 @@ static void clean(char *text)
             memset(text + at, '?', size);
         else if ((unsigned char)text[at] < 0x20 || text[at] == 0x7f)
             text[at] = '?';
+        else if ((unsigned char)text[at] == 0xc2 && (unsigned char)text[at + 1] < 0xa0)
+            memset(text + at, '?', size); /* U+0080 to U+009F are controls, too */
     }
 }
 

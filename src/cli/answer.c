@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "cli/terminal.h"
 #include "text/json_text.h"
 
 /* The session that SIGINT cancels, and whether it came; signal handlers reach nothing but globals.
@@ -47,7 +48,7 @@ static void write_out(struct answer *answer, const char *text, size_t length)
 {
     if (length == 0)
         return;
-    if (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0)
+    if (!terminal_write(stdout, text, length) || fflush(stdout) != 0)
         answer->write_failed = true;
     answer->line_open = text[length - 1] != '\n';
 }
@@ -55,7 +56,7 @@ static void write_out(struct answer *answer, const char *text, size_t length)
 static void show_reasoning(struct answer *answer, const char *text, size_t length)
 {
     fputs(answer->dim ? "\033[2m" : "", stderr);
-    fwrite(text, 1, length, stderr); /* it may hold U+0000 */
+    terminal_write(stderr, text, length);
     fputs(answer->dim ? "\033[0m" : "", stderr);
     answer->in_reasoning = true;
 }

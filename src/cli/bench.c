@@ -412,6 +412,10 @@ static int run(int argc, char **argv)
     if (settings.plot) {
         if (n == 0)
             return options_usage(&command_bench, "--plot: found no CSV file, wanted at least one");
+        const char *end = strrchr(settings.plot, '.');
+        if (end && strcmp(end, ".csv") == 0) /* figures that took hours would be lost */
+            return options_usage(&command_bench, "--plot: found a CSV file's name for the chart, "
+                                                 "wanted FILE.svg first");
         return plot_csv(settings.plot, positionals, n, &error) == STATUS_OK
                    ? EXIT_DONE
                    : command_failed(&error);

@@ -12,14 +12,20 @@
 
 #include "base/json.h"
 #include "cli/input.h"
+#include "cli/terminal.h"
 
 void chat_note(const char *format, ...)
 {
     va_list arguments;
+    char *text;
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
+    if (length < 0)
+        return; /* no memory for a note */
+    terminal_write(stderr, text, (size_t)length);
     fputc('\n', stderr);
+    free(text);
 }
 
 void chat_problem(struct chat *chat, const char *message)

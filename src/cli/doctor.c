@@ -107,7 +107,8 @@ static void find_fit(const struct backend_ops *ops, const struct weights *weight
                      struct fit *fit)
 {
     struct error unused;
-    *fit = (struct fit){.fits = plan_fits(ops, weights, 1, &fit->plan)};
+    *fit = (struct fit){0};
+    fit->fits = plan_fits(ops, weights, 1, &fit->plan);
     if (!fit->fits)
         return;
     engine_context(ops, weights, 0, MODEL_CONTEXT, &fit->context, &unused);

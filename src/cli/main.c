@@ -98,7 +98,9 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a reader that leaves shows as a write error */
+    /* a reader that leaves and a file that the system limits show as write errors */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     int code = dispatch(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         if (code == EXIT_DONE && errno != EPIPE)

@@ -226,6 +226,23 @@ static enum status read_csv(struct plot *plot, const char *path, struct error *e
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+static void put_character(struct bytes *out, char c)
+{
+    switch (c) {
+    case '&':
+        bytes_append_text(out, "&amp;");
+        break;
+    case '<':
+        bytes_append_text(out, "&lt;");
+        break;
+    case '>':
+        bytes_append_text(out, "&gt;");
+        break;
+    default:
+        bytes_append_byte(out, (unsigned char)c < ' ' ? '?' : c);
+    }
+}
+
 /* As XML text: what XML cannot hold becomes '?'. */
 static void put_text(struct bytes *out, const char *text)
 {
@@ -233,18 +250,12 @@ static void put_text(struct bytes *out, const char *text)
     while (left > 0) {
         size_t valid = utf8_valid_length(text, left);
         for (size_t i = 0; i < valid; i++)
-            switch (text[i]) {
-            case '&':
-                bytes_append_text(out, "&amp;");
-                break;
-            case '<':
-                bytes_append_text(out, "&lt;");
-                break;
-            case '>':
-                bytes_append_text(out, "&gt;");
-                break;
-            default:
-                bytes_append_byte(out, (unsigned char)text[i] < ' ' ? '?' : text[i]);
+            if (strncmp(text + i, "\xef\xbf\xbe", 3) == 0 ||
+                strncmp(text + i, "\xef\xbf\xbf", 3) == 0) {
+                bytes_append_byte(out, '?'); /* U+FFFE, U+FFFF */
+                i += 2;
+            } else {
+                put_character(out, text[i]);
             }
         text += valid;
         left -= valid;

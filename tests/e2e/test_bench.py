@@ -242,9 +242,10 @@ def test_plot_odd_files(tmp_path):
     for i, text in enumerate(["context_tokens,decode_tok_per_s,rows\n0,1e-3,",
                               "context_tokens,prefill_tok_per_s\r\n131072,9e14\r\n",
                               'context_tokens,"decode_tok_per_s"\n"3","7"',
-                              "context_tokens,decode_tok_per_s\n\n\n5,1,,,,\n"]):
+                              "context_tokens,decode_tok_per_s\n\n\n5,1,,,,\n",
+                              "engine,context_tokens,decode_tok_per_s\n\ufffe<\uffff\x07\ufffd,5,1"]):
         file, svg = tmp_path / f"{i}.csv", tmp_path / f"{i}.svg"
-        file.write_text(text, newline="")
+        file.write_text(text, newline="", encoding="utf-8")
         bench("--plot", svg, file)
         text = svg.read_text()
         assert ElementTree.fromstring(text) is not None and "nan" not in text and "inf" not in text
@@ -257,6 +258,7 @@ def test_plot_odd_files(tmp_path):
     (["a", "b"], ["either one MODEL or --synthetic"]),
     ([TINY, "--synthetic", "tiny"], ["either one MODEL or --synthetic"]),
     (["--plot", "x.svg"], ["no CSV file"]),
+    (["--plot", "x.csv", "y.csv"], ["--plot", "FILE.svg first"]),
     (["--synthetic", "tiny", "--text", "x"], ["no tokenizer"]),
     (["--repeat", "0", TINY], ["--repeat", "'0'"]),
     (["--synthetic", "huge"], ["--synthetic", "'huge'", "35b-a3b or tiny"]),

@@ -287,6 +287,17 @@ def test_terminal_odd_environments(terminal, environment):
     assert chat.leave() == 0
 
 
+def test_terminal_gets_no_commands_from_texts(terminal, tmp_path):
+    title = "\033]0;title\a \x9b31m"
+    path = write(tmp_path / "a.json", [{"role": "system", "content": title},
+                                       {"role": "user", "content": "Define hot."}])
+    chat = terminal(*OFF)
+    chat.say(f"/load {path}")
+    assert "?]0;title? ?31m" in chat.say("/system")
+    assert "\033]" not in chat.everything and "\x9b" not in chat.everything
+    assert title in talk(f"/load {path}", "/system").err  # a pipe gets all
+
+
 # ---- what is read and what is reused -------------------------------------------------------------
 
 def test_turns_read_the_last_answer_and_the_new_message():

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
+import subprocess
 
 import pytest
-from conftest import TINY, assert_one_line_error, calla
+from conftest import CALLA, TINY, assert_one_line_error, calla
 from support import copy_model, edit_json
 
 
@@ -61,6 +63,7 @@ def test_the_real_model():
             continue
         assert fit["total_bytes"] == sum(fit[f"{part}_bytes"] for part in (
             "weight", "kv_cache", "state", "workspace"))
+        assert fit["weight_bytes"] == found["35b-a3b_weight_bytes"]
         if fit["fits"]:
             assert 1 <= fit["max_context_tokens"] <= 262144
             assert fit["total_bytes"] <= found["memory"]["physical_bytes"]
@@ -80,6 +83,24 @@ def test_weights_beyond_free_memory_are_told():
     for total, told in fits:
         assert (float(told) == free) if told else (float(total) <= free + 0.01)
         assert not told or float(total) >= free - 0.01
+
+
+def test_what_does_not_fit_has_figures(tmp_path):
+    """On a machine with 20 MB free, as a namespace of its own shows it."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemAvailable: 20000 kB\n")
+    command = [shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount", "sh",
+               "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', meminfo]
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system gives no namespaces")
+    done = subprocess.run([*command, CALLA, "doctor", "--no-bandwidth"], capture_output=True,
+                          text=True, check=True)
+    found = re.search(r"cpu +does not fit: ([\d.]+) GiB with the shortest context, ([\d.]+) of it "
+                      r"besides", done.stdout)
+    assert float(found[1]) == pytest.approx(18.17 + float(found[2]), abs=0.02)
+    assert float(found[2]) > 0.01
 
 
 def test_bandwidth_bounds_decode():

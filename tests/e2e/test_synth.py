@@ -4,6 +4,7 @@ imitate, reads them and gets the same numbers."""
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -175,3 +176,11 @@ def test_mlx_lm_gets_the_same_numbers(tiny, model):
                     for a, b in zip(left, right, strict=True)]
     print(f"{model}: largest difference {max(differences):.2g}")
     assert max(differences) < 2e-4
+
+
+def test_limit_on_the_size_of_files(tmp_path):
+    folder = tmp_path / "x"
+    result = synth(folder, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE,
+                                                                 (1 << 20, 1 << 20)))
+    assert_one_line_error(result, 1, "too large", "nothing was kept")
+    assert not folder.exists()
