@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
-#if defined HAVE_SIMDE
-extern const struct kernels simde_avx512vnni, simde_avx512, simde_avx2;
+#if defined __x86_64__ && defined __linux__ /* there where the Makefile found SIMDe */
+extern const struct kernels simde_avx512vnni __attribute__((weak));
+extern const struct kernels simde_avx512 __attribute__((weak)), simde_avx2 __attribute__((weak));
 #define SIMDE(table) &table
 #else
 #define SIMDE(table) NULL
@@ -28,6 +29,10 @@ static struct level levels[] = {
     {"avx512vnni", "avx512vnni (simde)", SIMDE(simde_avx512vnni), false, true},
     {"avx512", "avx512 (simde)", SIMDE(simde_avx512), false, true},
     {"avx2", "avx2 (simde)", SIMDE(simde_avx2), false, true},
+#elif defined __aarch64__
+    {"i8mm", "i8mm", NULL, false, false},
+    {"dotprod", "dotprod", NULL, false, false},
+    {"neon", "neon", NULL, false, false},
 #endif
     {"portable", "portable", NULL, false, false},
 };
