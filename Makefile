@@ -101,6 +101,10 @@ ALLOC    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/*/alloc_*.c)))
 FUZZERS  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 BENCHES  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
+# the AVX tables in plain instructions, for tests on CPUs that lack theirs
+EMULATED := $(if $(and $(filter x86_64,$(ARCH)),$(filter cpu,$(BACKENDS)),$(wildcard \
+    /usr/include/simde/x86/avx512.h /usr/local/include/simde/x86/avx512.h)), \
+    $(patsubst %,$(BUILD)/obj/simde/%.o,avx2 avx512 avx512vnni))
 # alloc.c needs the linker's help: it goes into alloc_* programs only
 comma    := ,
 GATE     := $(BUILD)/obj/tests/support/alloc.o
@@ -203,6 +207,12 @@ $(BUILD)/obj/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(CFLAGS) -Itests -c -o $@ $<
 
+# tests/support/simde in front of the compiler's own <immintrin.h>, and another name for the table
+$(BUILD)/obj/simde/%.o: src/backend/cpu/kernels_%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$< with SIMDe)$(CC) $(CFLAGS) $(KERNELS) -Wno-psabi -Itests/support/simde \
+	    -Dkernels_$*=simde_$* -c -o $@ $<
+
 $(BUILD)/obj/bench/%.o: bench/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(CFLAGS) -c -o $@ $<
@@ -218,6 +228,10 @@ tests: $(TESTS:%=$(BUILD)/tests/%)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(HELPERS) $(BUILD)/internal.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(HELPERS) $(BUILD)/internal.a $(LDLIBS) -lcmocka
+
+OP_TESTS := $(filter $(BUILD)/tests/backend/test_cpu_%,$(TESTS:%=$(BUILD)/tests/%))
+$(OP_TESTS): $(EMULATED)
+$(OP_TESTS): override LDFLAGS += $(EMULATED)
 
 check: tests $(BUILD)/calla
 	@CALLA=$(BUILD)/calla V=$(V) sh tests/run_programs.sh $(TESTS:%=$(BUILD)/tests/%)
@@ -281,4 +295,4 @@ dist:
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJECTS:.o=.d) $(patsubst %.c,$(BUILD)/obj/%.d,$(wildcard tests/*/*.c bench/*.c))
+-include $(OBJECTS:.o=.d) $(EMULATED:.o=.d) $(patsubst %.c,$(BUILD)/obj/%.d,$(wildcard tests/*/*.c bench/*.c))

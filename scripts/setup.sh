@@ -70,6 +70,8 @@ missing() {
     fi
     [ "$set" = test ] || return 0
     any /usr/include/cmocka.h /usr/local/include/cmocka.h /opt/homebrew/include/cmocka.h || echo cmocka
+    [ "$(uname -m)" != x86_64 ] || any /usr/include/simde/x86/avx512.h \
+        /usr/local/include/simde/x86/avx512.h || echo simde
     have g++ || echo g++
     have clang || echo clang
     have_clang_runtime || echo clang-runtime
@@ -97,6 +99,7 @@ apt_package() {
     nettle) echo nettle-dev ;;
     libedit) echo libedit-dev ;;
     cmocka) echo libcmocka-dev ;;
+    simde) echo libsimde-dev ;;
     # of the version that is, or with it will be, installed as `clang`
     clang-runtime)
         version=$(apt-cache depends clang | sed -n 's/.*Depends: clang-\([0-9][0-9]*\)$/\1/p' | head -n 1)
@@ -130,6 +133,7 @@ dnf_package() {
     nettle) echo nettle-devel ;;
     libedit) echo libedit-devel ;;
     cmocka) echo libcmocka-devel ;;
+    simde) echo simde-devel ;;
     clang-runtime) echo compiler-rt ;;
     clang-format) echo clang-tools-extra ;;
     g++) echo gcc-c++ ;;

@@ -355,8 +355,6 @@ static void test_attention(void **state)
             check_attention(level->kernels, cache, n, SCORE_BLOCK, sizes[s], &worst);
         }
         for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
-            if (level->emulated && lengths[l] > 200)
-                continue;
             fill_cache(level->kernels, cache, lengths[l], sizes[s]);
             for (int block = KV_BLOCK; block <= SCORE_BLOCK; block += KV_BLOCK)
                 check_attention(level->kernels, cache, lengths[l], block, sizes[s], &worst);

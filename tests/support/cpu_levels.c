@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
-#if defined HAVE_SIMDE
-extern const struct kernels simde_avx512vnni, simde_avx512, simde_avx2;
+#if defined __x86_64__ && defined __linux__ /* there where the Makefile found SIMDe */
+extern const struct kernels simde_avx512vnni __attribute__((weak));
+extern const struct kernels simde_avx512 __attribute__((weak)), simde_avx2 __attribute__((weak));
 #define SIMDE(table) &table
 #else
 #define SIMDE(table) NULL

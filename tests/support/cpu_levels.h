@@ -14,7 +14,7 @@ struct level {
     const char *name;  /* that the table must have */
     const char *label; /* for messages */
     const struct kernels *kernels;
-    bool usable, emulated; /* emulated: some ten times slower */
+    bool usable, emulated;
 };
 
 /* All levels of this architecture, `*n` of them. Fails the test when a table is missing or new. */

@@ -36,7 +36,9 @@ static inline vf load_bf16(const unsigned char *p, int n)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
 }
 
+#ifndef IN_REGISTER /* tests build this file for other registers */
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
+#endif
 
 struct group_index {
     __m512i which; /* the first group 8 times, the second 8 times */
