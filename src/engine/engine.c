@@ -3,6 +3,7 @@
 #include "base/memory.h"
 
 #define CONTEXT_STEP 1024        /* a context found by looking is a multiple of this */
+#define LEAST_CONTEXT 4096
 #define SPARE ((int64_t)1 << 30) /* bytes left for the prefix cache and other programs */
 
 static bool context_fits(const struct backend_ops *ops, const struct weights *weights,
@@ -16,8 +17,10 @@ static bool context_fits(const struct backend_ops *ops, const struct weights *we
     };
     struct memory_plan plan;
     ops->plan(&options, &plan);
-    plan.total += SPARE;
-    return memory_plan_check(&plan, context, 1, NULL) == STATUS_OK;
+    /* weights and all: what is free then holds them in memory */
+    int64_t available = memory_available();
+    return memory_plan_check(&plan, context, 1, NULL) == STATUS_OK &&
+           (available == 0 || plan.total + SPARE <= available);
 }
 
 enum status engine_context(const struct backend_ops *ops, const struct weights *weights,
@@ -32,7 +35,8 @@ enum status engine_context(const struct backend_ops *ops, const struct weights *
     *context = wanted > 0 ? wanted : max_position_embeddings;
     if (wanted > 0 || context_fits(ops, weights, max_position_embeddings))
         return STATUS_OK;
-    int32_t low = 1, high = max_position_embeddings / CONTEXT_STEP; /* steps; high is too long */
+    /* steps; low is taken even where the weights alone are too much, high is too long */
+    int32_t low = LEAST_CONTEXT / CONTEXT_STEP, high = max_position_embeddings / CONTEXT_STEP;
     while (low + 1 < high) {
         int32_t middle = low + (high - low) / 2;
         if (context_fits(ops, weights, middle * CONTEXT_STEP))
