@@ -183,7 +183,7 @@ bool chat_answer(struct chat *chat)
         answer_generate(&chat->answer, chat->session, &request, !chat->terminal, &result, &problem);
     if (chat->answer.write_failed) {
         if (errno != EPIPE)
-            chat_problem(chat, strerror(errno));
+            fprintf(stderr, "calla: cannot write to stdout: %s\n", strerror(errno));
         chat->failed = chat->quit = true;
     }
     chat->quit |= status == CALLA_CANCELLED && !chat->terminal; /* Ctrl-C ends a script */

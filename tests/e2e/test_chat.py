@@ -605,6 +605,14 @@ def test_long_message_is_refused():
 
 # ---- scripts -------------------------------------------------------------------------------------
 
+def test_full_disk_is_said():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([CALLA, "chat", TINY, *OFF], input=b"Define hot.\n", stdout=full,
+                              stderr=subprocess.PIPE, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert b"calla: cannot write to stdout: No space left on device\n" in done.stderr
+
+
 def test_interrupt_ends_a_script():
     process = start("chat", TINY, "--temperature", "2", "--top-k", "0", "--top-p", "1", "--seed", "1",
                     stdin=subprocess.PIPE)
