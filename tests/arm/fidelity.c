@@ -21,7 +21,7 @@
 
 #define MAX_TOKENS 512
 #define CHUNK 64
-#define SINGLE 64
+#define SINGLE 32
 #define VALID_IDS 4083 /* of the tiny model's vocabulary; the other rows are padding */
 #define MAX_KL 2e-5
 #define TIE 0.05f /* a lead of the best logit that rounding may turn over */

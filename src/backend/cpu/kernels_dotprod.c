@@ -8,7 +8,7 @@
 #define TABLE kernels_dotprod
 #define ROWS_PER_DOT 1
 #define WIDE_ROWS 2
-#define MAX_CODE 32639 /* 256 * 127 + 127 */
+#define LARGEST_CODE 32639 /* 256 * 127 + 127 */
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/neon_vectors.h"

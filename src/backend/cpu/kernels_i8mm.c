@@ -9,7 +9,7 @@
 #define TABLE kernels_i8mm
 #define ROWS_PER_DOT 2
 #define WIDE_ROWS 4
-#define MAX_CODE 32639 /* 256 * 127 + 127 */
+#define LARGEST_CODE 32639 /* 256 * 127 + 127 */
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/neon_vectors.h"

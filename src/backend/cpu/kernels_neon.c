@@ -7,7 +7,7 @@
 #define TABLE kernels_neon
 #define ROWS_PER_DOT 1
 #define WIDE_ROWS 2
-#define MAX_CODE 32767
+#define LARGEST_CODE 32767
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/neon_vectors.h"

@@ -2,7 +2,7 @@
  * by kernels_neon.c, kernels_dotprod.c and kernels_i8mm.c after float_ops.h; they define before:
  *   ROWS_PER_DOT                1 or 2: rows of weights in one product of a group
  *   WIDE_ROWS                   rows of weights at a time for several rows of x
- *   MAX_CODE                    the largest code of an input
+ *   LARGEST_CODE                the largest code of an input
  *   place_codes(rounded, out)   lays out a group's 64 codes of x, in as many bytes
  *   struct codes, unpack_codes(w, at, out)
  *                               one group's codes of the ROWS_PER_DOT rows w, `at` bytes on
@@ -19,7 +19,6 @@
  * in int32 and as float. */
 
 #define BLOCK_ROWS 64 /* of weights */
-#define LARGEST_CODE MAX_CODE
 
 /* The instructions for a maximum keep a NaN, and values that are not finite end as a scale that is
  * not; a group of nothing but tiny values becomes 0. */
@@ -30,7 +29,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
         float32x4_t largest = vdupq_n_f32(0);
         for (int i = 0; i < GROUP_SIZE; i += LANES)
             largest = vmaxq_f32(largest, vabsq_f32(vld1q_f32(x + i)));
-        float top = vmaxvq_f32(largest), inverse = top > 1e-30f ? MAX_CODE / top : 0;
+        float top = vmaxvq_f32(largest), inverse = top > ROUNDING_LEAST ? LARGEST_CODE / top : 0;
         int16_t rounded[GROUP_SIZE];
         int32x4_t sum = vdupq_n_s32(0);
         for (int i = 0; i < GROUP_SIZE; i += LANES) {
@@ -39,7 +38,7 @@ static void quantize(const float *x, int from, int n, const struct activations *
             vst1_s16(rounded + i, vmovn_s32(code));
         }
         place_codes(rounded, out->codes + row * out->code_stride + group * GROUP_SIZE);
-        float scale = top / MAX_CODE;
+        float scale = top / LARGEST_CODE;
         out->scales[row * groups + group] = scale;
         out->sums[row * groups + group] = scale * (float)vaddvq_s32(sum);
     }
