@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 
-#define CONTEXT_STEP 1024        /* a context found by looking is a multiple of this */
+#define CONTEXT_STEP 1024 /* a context found by looking is a multiple of this */
 #define LEAST_CONTEXT 4096
 #define SPARE ((int64_t)1 << 30) /* bytes left for the prefix cache and other programs */
 
