@@ -2,7 +2,8 @@
 #
 #   make                     optimised, for this machine's architecture
 #   make BACKENDS="ref"      limits the backends that are compiled in
-#   make DEBUG=1 | ASAN=1    -O0 -g | AddressSanitizer and UBSan
+#   make DEBUG=1             -O0 -g
+#   make ASAN=1 | TSAN=1     AddressSanitizer and UBSan | ThreadSanitizer
 #   make STATIC=1            no shared library but libc
 #   make check               builds and runs the unit tests; TESTS="text/test_reply …" only these
 #   make check-alloc         the tests that let allocations fail (GNU ld only)
@@ -21,7 +22,7 @@
 # Works with GNU make 3.81 (macOS) and newer.
 VERSION  := 0.1.0
 BACKENDS ?= cpu ref
-BUILD    ?= build$(if $(ASAN),-asan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
+BUILD    ?= build$(if $(ASAN),-asan)$(if $(TSAN),-tsan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
 LIBRARY_PACKAGES := jansson libutf8proc nettle
 PACKAGES := $(LIBRARY_PACKAGES) libedit # and those that the program alone needs
@@ -74,6 +75,10 @@ ifneq ($(ASAN)$(FUZZ),)
 override CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all \
     -fno-omit-frame-pointer $(if $(FUZZ),-fsanitize=fuzzer-no-link)
 override LDFLAGS += -fsanitize=address,undefined
+endif
+ifdef TSAN
+override CFLAGS += -fsanitize=thread
+override LDFLAGS += -fsanitize=thread
 endif
 
 # The cpu backend's tables are built each for its own instructions, and with fused multiply-adds.
@@ -141,7 +146,7 @@ else
 SHARED_NAME := libcalla.so.$(ABI)
 SHARED_FILE := libcalla.so.$(VERSION)
 SHARED_LINK := libcalla.so
-SHARED_FLAGS = -shared -Wl,-soname,$(SHARED_NAME) $(if $(ASAN),,-Wl,-z,defs)
+SHARED_FLAGS = -shared -Wl,-soname,$(SHARED_NAME) $(if $(ASAN)$(TSAN),,-Wl,-z,defs)
 HIDE_NAMES  := $(OBJCOPY) --localize-hidden
 endif
 library: $(BUILD)/libcalla.a $(BUILD)/$(SHARED_LINK)
