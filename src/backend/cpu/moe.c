@@ -71,8 +71,9 @@ static void route_row(void *context, int row)
     int k = b->shape->num_experts_per_tok, n = 0;
     const float *logits = b->router + (int64_t)row * b->shape->num_experts;
     int32_t *chosen = b->chosen + (int64_t)row * k;
-    float *weight = b->chosen_weight + (int64_t)row * k, sum = 0;
+    float *weight = b->chosen_weight + (int64_t)row * k, sum = 0, not_finite = 0;
     for (int e = 0; e < b->shape->num_experts; e++) {
+        not_finite += logits[e] * 0; /* NaN is never the larger one, and must not be passed over */
         if (n == k && !(logits[e] > logits[chosen[k - 1]]))
             continue;
         int at = n < k ? n++ : k - 1;
@@ -85,7 +86,7 @@ static void route_row(void *context, int row)
         sum += weight[i];
     }
     for (int i = 0; i < k; i++)
-        weight[i] /= sum;
+        weight[i] = weight[i] / sum + not_finite;
 }
 
 /* Counting sort of all (row, expert) pairs by expert; rows stay in order. */

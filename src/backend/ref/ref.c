@@ -167,13 +167,15 @@ void ref_moe_route(const float *logits, int num_experts, int k, int *experts, fl
         }
         experts[chosen] = best;
     }
-    float sum = 0;
+    float sum = 0, not_finite = 0;
+    for (int e = 0; e < num_experts; e++)
+        not_finite += logits[e] * 0; /* NaN is never the larger one, and must not be passed over */
     for (int c = 0; c < k; c++) {
         weights[c] = expf(logits[experts[c]] - logits[experts[0]]);
         sum += weights[c];
     }
     for (int c = 0; c < k; c++)
-        weights[c] /= sum;
+        weights[c] = weights[c] / sum + not_finite;
 }
 
 /* ---- the layers ------------------------------------------------------------------------------ */
