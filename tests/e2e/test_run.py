@@ -427,20 +427,23 @@ def test_row_25_special_tokens_of_a_user_are_text():
 LONG = ("--raw", "--temperature", "2", "--top-k", "0", "--top-p", "1", "--seed", "5")
 
 
+SLOW = "--backend", "ref"  # some 10 ms a token: a reader keeps up
+
+
 def test_first_bytes_come_before_the_end():
-    process = start("run", TINY, "Send me an emoji.", *GREEDY, "--no-think")
+    process = start("run", TINY, "Send me an emoji.", *GREEDY, "--no-think", *SLOW)
     pieces = []
     while piece := read_some(process.stdout):
         pieces.append(piece)
     assert process.wait(10) == 0
     process.communicate()
-    assert len(pieces) >= 3  # a token each
+    assert len(pieces) >= 2  # a token each, but for those that came while the reader slept
     for piece in pieces:
         piece.decode()  # whole characters only
 
 
 def test_reasoning_comes_before_the_answer():
-    process = start("run", TINY, "Define hot.", *GREEDY)
+    process = start("run", TINY, "Define hot.", *GREEDY, *SLOW)
     err = b""
     while b"hot" not in err:
         err += read_some(process.stderr)
