@@ -615,7 +615,7 @@ def test_full_disk_is_said():
 
 def test_interrupt_ends_a_script():
     process = start("chat", TINY, "--temperature", "2", "--top-k", "0", "--top-p", "1", "--seed", "1",
-                    stdin=subprocess.PIPE)
+                    "--backend", "ref", stdin=subprocess.PIPE)  # slow enough
     process.stdin.write(b"Tell me a story.\nDefine hot.\n")
     process.stdin.flush()
     seen = b""

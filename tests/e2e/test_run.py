@@ -460,7 +460,7 @@ def wait_for_output(process):
 
 def endless(*more):
     """An answer that runs for long: no stop token is likely at this temperature."""
-    return start("run", TINY, "hot", *LONG, "--max-tokens", "3000", *more)
+    return start("run", TINY, "hot", *LONG, "--max-tokens", "3000", *SLOW, *more)
 
 
 def test_interrupt_keeps_what_is_there():
@@ -478,7 +478,7 @@ def test_interrupt_keeps_what_is_there():
 
 
 def test_interrupt_gives_the_partial_json():
-    process = start("run", TINY, "hot", *LONG, "--max-tokens", "3000", "--json")
+    process = endless("--json")
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
@@ -490,7 +490,7 @@ def test_interrupt_gives_the_partial_json():
 
 def test_interrupt_in_the_prompt():
     """The prompt takes many seconds; the signal ends it within a step."""
-    process = start("run", TINY, "-", stdin=subprocess.PIPE)
+    process = start("run", TINY, "-", *SLOW, stdin=subprocess.PIPE)
     process.stdin.write(b"word and " * 8000)
     process.stdin.close()
     process.stdin = None
