@@ -269,7 +269,8 @@ static void test_products(void **state)
     worst_report(&t.worst, "products");
 }
 
-/* A matrix of fewer columns than the inputs have room for: scales and sums lie further apart. */
+/* A matrix of fewer columns than the inputs have room for: scales and sums lie further apart. Both
+ * ways through a matrix round alike. */
 static void test_products_of_narrow_matrices(void **state)
 {
     enum { ROOM = 512, COLUMNS = 256, ROWS = 33, N = 9 };
@@ -290,9 +291,10 @@ static void test_products_of_narrow_matrices(void **state)
     level->kernels->matmul_q4(&w, &x, 0, N, wide, ROWS);
     level->kernels->matmul_q4(&w, &y, 0, N, narrow, ROWS);
     assert_memory_equal(wide, narrow, sizeof wide);
-    level->kernels->matvec_q4(&w, &x, 1, MATVEC_ROWS, wide, ROWS);
-    level->kernels->matvec_q4(&w, &y, 1, MATVEC_ROWS, narrow, ROWS);
-    assert_memory_equal(wide, narrow, MATVEC_ROWS * ROWS * sizeof *wide);
+    for (int n = 1; n <= MATVEC_ROWS; n++) { /* the same bits whatever the way */
+        level->kernels->matvec_q4(&w, &x, 1, n, wide, ROWS);
+        assert_memory_equal(wide, narrow + ROWS, (size_t)n * ROWS * sizeof *wide);
+    }
     free(parts.weight);
     free(parts.scales);
     free(parts.biases);

@@ -2,7 +2,7 @@
  * prompt is cut, whatever else is in a step, and whatever is saved and restored, a sequence goes
  * the same way. The ref backend does everything in one order, so its results are compared bit by
  * bit; what another backend's ways may differ by is in support/alike.c. The same way is the same
- * bits always: a restored state, a neighbour in the step, another number of threads change nothing.
+ * bits always: a restored state, neighbours in the step, another number of threads change nothing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -261,8 +261,7 @@ static void test_damaged_snapshot(void **state)
     b->ops->sequence_free(b, sequence);
 }
 
-/* Rows of different sequences in one step, and several rows of one: as if alone.
- * Four rows: the cpu backend takes more than MATVEC_ROWS by another route. */
+/* Rows of different sequences in one step, and several rows of one: as if alone. */
 static void test_rows_do_not_disturb(void **state)
 {
     (void)state;
@@ -290,6 +289,44 @@ static void test_rows_do_not_disturb(void **state)
     for (int s = 0; s < 3; s++)
         b->ops->sequence_free(b, together[s]);
     b->ops->sequence_free(b, alone);
+}
+
+/* A sequence's logits are the same bits in any company: 17 sequences, a few steps, each row against
+ * itself alone. (A step of more rows takes another route through the cpu backend's products.) */
+static void test_company(void **state)
+{
+    enum { COMPANY = 17, STEPS = SANITIZED ? 1 : 3 };
+    struct backend *usual = b;
+    b = open_subject(*state, 2 * COMPANY, COMPANY + 1, 0);
+    struct sequence *together[COMPANY], *alone = new_sequence();
+    struct row rows[COMPANY];
+    struct ranked ranked[STEPS][COMPANY], one;
+    int32_t tokens[STEPS][COMPANY];
+    for (int s = 0; s < COMPANY; s++) {
+        together[s] = new_sequence();
+        prefill(together[s], tiny_ids() + 20 * s, 1 + s, 64, &one);
+        tokens[0][s] = one.id[0];
+    }
+    for (int i = 0; i < STEPS; i++) {
+        for (int s = 0; s < COMPANY; s++)
+            rows[s] = (struct row){together[s], tokens[i][s]};
+        OK(b->ops->decode_step(b, rows, COMPANY, ranked[i], e));
+        for (int s = 0; i + 1 < STEPS && s < COMPANY; s++)
+            tokens[i + 1][s] = ranked[i][s].id[0];
+    }
+    for (int s = 0; s < COMPANY; s++) {
+        b->ops->sequence_reset(b, alone);
+        prefill(alone, tiny_ids() + 20 * s, 1 + s, 64, &one);
+        for (int i = 0; i < STEPS; i++) {
+            decode_one(alone, tokens[i][s], &one);
+            assert_same_ranked(&ranked[i][s], &one, "company", s);
+        }
+        assert_same_contents(b, alone, together[s]);
+        b->ops->sequence_free(b, together[s]);
+    }
+    b->ops->sequence_free(b, alone);
+    b->ops->close(b);
+    b = usual;
 }
 
 /* Chunks, single steps and steps of several rows, chosen greedily; all logits of the last one. */
@@ -493,6 +530,7 @@ static int run(struct subject *subject, bool all)
     const struct CMUnitTest tests[] = {
         STEP_TEST(test_all_outputs, subject),
         STEP_TEST(test_rows_do_not_disturb, subject),
+        STEP_TEST(test_company, subject),
         STEP_TEST(test_refusals, subject), /* and what does not depend on the level: */
         STEP_TEST(test_chunks_do_not_matter, subject),
         STEP_TEST(test_long_chunks, subject),
@@ -504,7 +542,7 @@ static int run(struct subject *subject, bool all)
         STEP_TEST(test_float32_a_log, subject),
         STEP_TEST(test_plan, subject),
     };
-    const struct CMUnitTest some[] = {tests[0], tests[1], tests[2]};
+    const struct CMUnitTest some[] = {tests[0], tests[1], tests[2], tests[3]};
     print_message("%s\n", subject->name);
     return all ? cmocka_run_group_tests_name(subject->name, tests, tiny_setup, tiny_teardown)
                : cmocka_run_group_tests_name(subject->name, some, tiny_setup, tiny_teardown);

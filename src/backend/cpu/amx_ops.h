@@ -44,47 +44,6 @@ static inline __m512i unpack_group(const unsigned char *packed)
     return _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1);
 }
 
-/* One row of w times N rows of x, without tiles. */
-static inline __attribute__((always_inline)) void matvec_row(const struct q4_rows *w, int row,
-                                                             const struct activations *x,
-                                                             int64_t first_x, const int N, float *y,
-                                                             int64_t stride)
-{
-    int groups = w->columns / GROUP_SIZE, x_groups = x->columns / GROUP_SIZE;
-    const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
-    const unsigned char *scales = w->scales + (int64_t)row * groups * 2;
-    const unsigned char *biases = w->biases + (int64_t)row * groups * 2;
-    vf sum[MATVEC_ROWS];
-    float c[MATVEC_ROWS][LANES];
-    for (int r = 0; r < N; r++)
-        sum[r] = (vf){0};
-    for (int first = 0; first < groups; first += LANES) {
-        int n = groups - first < LANES ? groups - first : LANES;
-        vf scale = load_bf16(scales + first * 2, n), bias = load_bf16(biases + first * 2, n);
-        for (int r = 0; r < N; r++) {
-            int64_t at = (first_x + r) * x_groups + first;
-            store(c[r], scale * load_floats(x->scales + at, n));
-            sum[r] += bias * load_floats(x->sums + at, n);
-        }
-        for (int g = 0; g < n; g++) {
-            __m512i codes = unpack_group(weight);
-            __builtin_prefetch(weight + PREFETCH);
-            weight += GROUP_SIZE / 2;
-            for (int r = 0; r < N; r++) {
-                const int16_t *half =
-                    x->codes + (first_x + r) * x->code_stride + (first + g) * GROUP_SIZE;
-                __m512i high = _mm512_loadu_si512(half);
-                __m512i low = _mm512_loadu_si512(half + GROUP_SIZE / 2);
-                __m512i dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high);
-                dot = _mm512_dpbusd_epi32(_mm512_slli_epi32(dot, 8), codes, low);
-                sum[r] += (vf)_mm512_cvtepi32_ps(dot) * c[r][g];
-            }
-        }
-    }
-    for (int r = 0; r < N; r++)
-        y[r * stride + row] = add_lanes(sum[r]);
-}
-
 /* Tiles: 0 to 3 sums of [high, low][tile of w], 4 and 5 x's high and low, 6 and 7 w. */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -171,9 +130,8 @@ static void multiply_block(struct block *block, const struct q4_rows *w,
             float scale = x->scales[at], sum = x->sums[at];
             for (int v = 0; v < BLOCK_TILES; v++) {
                 vi dot = (block->dot[g % 2][0][v][t] << 8) + block->dot[g % 2][1][v][t];
-                block->sum[t][v] +=
-                    __builtin_convertvector(dot, vf) * (block->scale[g][v] * scale) +
-                    block->bias[g][v] * sum;
+                block->sum[t][v] = add_group(block->sum[t][v], dot, block->scale[g][v],
+                                             block->bias[g][v], scale, sum);
             }
         }
     }
@@ -198,3 +156,24 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, int6
     }
     _tile_release(); /* the system saves no tiles of a thread that has none in use */
 }
+
+#define DOT_GROUPS 1
+
+INLINE const int16_t *dot_codes(const int16_t *codes, int g)
+{
+    return codes + g * GROUP_SIZE;
+}
+
+INLINE void dot_row(const unsigned char *packed, const int16_t *const *codes, const int N, vi *dot)
+{
+    __m512i w = unpack_group(packed);
+    UNROLL
+    for (int r = 0; r < N; r++) {
+        __m512i high = _mm512_loadu_si512(codes[r]);
+        __m512i low = _mm512_loadu_si512(codes[r] + GROUP_SIZE / 2);
+        __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, high);
+        dot[r] = (vi)_mm512_dpbusd_epi32(_mm512_slli_epi32(sum, 8), w, low);
+    }
+}
+
+#include "backend/cpu/matvec_ops.h"

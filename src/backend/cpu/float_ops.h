@@ -3,7 +3,6 @@
  *   LANES                       4, 8 or 16
  *   vi, vf                      vectors of LANES int32 / float (GCC vector extension)
  *   load_floats(p, n)           n <= LANES floats, the rest 0
- *   load_bf16(p, n)             n <= LANES bf16 as floats, the rest 0
  *   add_lanes(v)                sum of the lanes
  * Lengths are multiples of 16 here: heads, hidden size, tiles. */
 

@@ -2,8 +2,6 @@
  * Included by kernels_LEVEL.c after float_ops.h; needs besides what that one and
  * tile_ops.h do:
  *   dot_pairs(acc, a, b)        acc + a.lo * b.lo + a.hi * b.hi for each lane's two int16
- *   struct group_index          walks over the groups of a vector of LANES groups: _first, _next
- *   group_lanes(c, which)       a group's lanes get its c; two groups side by side if LANES is 16
  *   IN_REGISTER(v)              v is computed here and stays in a register
  *   TILE_TOKENS                 rows of x whose sums fit in the registers beside a tile's weights
  *
@@ -21,11 +19,6 @@
 #define TILE_VECTORS 2 /* of rows: their transposed codes stay in registers beside the sums */
 #define TILE_WIDTH (TILE_VECTORS * LANES)
 #define MATMUL_TOKENS 128 /* rows of x for which one unpacked tile is used */
-
-static inline void prefetch(const unsigned char *p)
-{
-    __builtin_prefetch(p, 0, 3);
-}
 
 static inline vi load_vector(const void *p)
 {
@@ -69,54 +62,6 @@ static void quantize(const float *x, int from, int n, const struct activations *
     }
 }
 
-/* One row of w times N rows of x. */
-static inline __attribute__((always_inline)) void matvec_row(const struct q4_rows *w, int row,
-                                                             const struct activations *x,
-                                                             int64_t first_x, const int N, float *y,
-                                                             int64_t stride)
-{
-    int groups = w->columns / GROUP_SIZE, x_groups = x->columns / GROUP_SIZE;
-    const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
-    const unsigned char *scales = w->scales + (int64_t)row * groups * 2;
-    const unsigned char *biases = w->biases + (int64_t)row * groups * 2;
-    vf sum[MATVEC_ROWS];
-    const int16_t *codes[MATVEC_ROWS];
-    int64_t at = 0;
-    for (int r = 0; r < N; r++) {
-        codes[r] = x->codes + (first_x + r) * x->code_stride;
-        sum[r] = (vf){0};
-    }
-    for (int first = 0; first < groups; first += LANES) {
-        int n = groups - first < LANES ? groups - first : LANES;
-        prefetch(scales + first * 2 + PREFETCH / 8);
-        prefetch(biases + first * 2 + PREFETCH / 8);
-        vf scale = load_bf16(scales + first * 2, n), bias = load_bf16(biases + first * 2, n);
-        vf c[MATVEC_ROWS];
-        for (int r = 0; r < N; r++) {
-            c[r] = scale * load_floats(x->scales + (first_x + r) * x_groups + first, n);
-            sum[r] += bias * load_floats(x->sums + (first_x + r) * x_groups + first, n);
-        }
-        struct group_index which = group_index_first();
-        for (int g = 0; g < n; g += 2, at += PAIR)
-            for (int half = 0; half < 2; half += GROUPS_PER_VECTOR) {
-                vi plane[4];
-                unpack_planes(load_vector(weight), plane);
-                prefetch(weight + PREFETCH);
-                weight += GROUPS_PER_VECTOR * GROUP_SIZE / 2;
-                for (int r = 0; r < N; r++) {
-                    const int16_t *x_codes = codes[r] + at + half * (GROUP_SIZE / 4);
-                    vi dot = {0};
-                    for (int j = 0; j < 4; j++)
-                        dot = dot_pairs(dot, plane[j], load_vector(x_codes + j * PAIR / 4));
-                    sum[r] += __builtin_convertvector(dot, vf) * group_lanes(&c[r], &which);
-                }
-                group_index_next(&which);
-            }
-    }
-    for (int r = 0; r < N; r++)
-        y[r * stride + row] = add_lanes(sum[r]);
-}
-
 /* TILE_WIDTH rows of a matrix, transposed: lane = row. */
 struct tile {
     vf scale[MAX_GROUPS][TILE_VECTORS], bias[MAX_GROUPS][TILE_VECTORS];
@@ -158,8 +103,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
         int64_t at = (first + t) * groups + g;
         float scale = x->scales[at], sum = x->sums[at];
         for (int v = 0; v < TILE_VECTORS; v++)
-            sums[t][v] += __builtin_convertvector(dot[t][v], vf) * (tile->scale[g][v] * scale) +
-                          tile->bias[g][v] * sum;
+            sums[t][v] =
+                add_group(sums[t][v], dot[t][v], tile->scale[g][v], tile->bias[g][v], scale, sum);
     }
 }
 
@@ -236,3 +181,26 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, int6
                         stride);
     }
 }
+
+#define DOT_GROUPS GROUPS_PER_VECTOR
+
+INLINE const int16_t *dot_codes(const int16_t *codes, int g)
+{
+    return codes + g / 2 * PAIR + g % 2 * (GROUP_SIZE / 4);
+}
+
+INLINE void dot_row(const unsigned char *packed, const int16_t *const *codes, const int N, vi *dot)
+{
+    vi plane[4], words = load_vector(packed);
+    IN_REGISTER(words); /* or it is loaded four times, each time from two cache lines */
+    unpack_planes(words, plane);
+    UNROLL
+    for (int r = 0; r < N; r++) {
+        dot[r] = (vi){0};
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            dot[r] = dot_pairs(dot[r], plane[j], load_vector(codes[r] + j * PAIR / 4));
+    }
+}
+
+#include "backend/cpu/matvec_ops.h"

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cpu/hints.h"
 #include "backend/cpu/kernels.h"
 
 #define LANES 8
@@ -29,38 +30,9 @@ static inline vf load_floats(const float *p, int n)
     return n >= LANES ? (vf)_mm256_loadu_ps(p) : (vf)_mm256_maskload_ps(p, first_lanes(n));
 }
 
-static inline vf load_bf16(const unsigned char *p, int n)
-{
-    __m128i words = _mm_setzero_si128();
-    if (n >= LANES)
-        words = _mm_loadu_si128((const __m128i *)p);
-    else
-        memcpy(&words, p, (size_t)n * 2);
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
-}
-
 #ifndef IN_REGISTER /* tests build this file for other registers */
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 #endif
-
-struct group_index {
-    int group;
-};
-
-static inline struct group_index group_index_first(void)
-{
-    return (struct group_index){0};
-}
-
-static inline void group_index_next(struct group_index *index)
-{
-    index->group++;
-}
-
-static inline vf group_lanes(const vf *c, const struct group_index *index)
-{
-    return (vf){0} + ((const float *)c)[index->group];
-}
 
 static inline float add_lanes(vf v)
 {
@@ -96,6 +68,21 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
         out[i] = (vi)_mm256_permute2x128_si256(t[i], t[i + 4], 0x20);
         out[i + 4] = (vi)_mm256_permute2x128_si256(t[i], t[i + 4], 0x31);
     }
+}
+
+INLINE vi add_fours(const vi *rows)
+{
+    __m256i a = (__m256i)rows[0], b = (__m256i)rows[1], c = (__m256i)rows[2], d = (__m256i)rows[3];
+    __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    return (vi)_mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+}
+
+INLINE void add_quarters(const vi *fours, vi *out)
+{
+    __m256i a = (__m256i)fours[0], b = (__m256i)fours[1];
+    out[0] = (vi)_mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                  _mm256_permute2x128_si256(a, b, 0x31));
 }
 
 #include "backend/cpu/float_ops.h"

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cpu/hints.h"
 #include "backend/cpu/kernels.h"
 
 #define LANES 16
@@ -30,35 +31,9 @@ static inline vf load_floats(const float *p, int n)
     return (vf)_mm512_maskz_loadu_ps(first_lanes(n), p);
 }
 
-static inline vf load_bf16(const unsigned char *p, int n)
-{
-    __m256i words = _mm256_maskz_loadu_epi16(first_lanes(n), p);
-    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
-}
-
 #ifndef IN_REGISTER /* tests build this file for other registers */
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 #endif
-
-struct group_index {
-    __m512i which; /* the first group 8 times, the second 8 times */
-};
-
-static inline struct group_index group_index_first(void)
-{
-    __m512i first = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
-    return (struct group_index){first};
-}
-
-static inline void group_index_next(struct group_index *index)
-{
-    index->which = _mm512_add_epi32(index->which, _mm512_set1_epi32(2));
-}
-
-static inline vf group_lanes(const vf *c, const struct group_index *index)
-{
-    return (vf)_mm512_permutexvar_ps(index->which, (__m512)*c);
-}
 
 static inline float add_lanes(vf v)
 {
@@ -94,6 +69,27 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
         out[i] = (vi)_mm512_shuffle_i32x4(quad[0][i], quad[1][i], 0x88);
         out[i + 4] = (vi)_mm512_shuffle_i32x4(quad[0][i], quad[1][i], 0xDD);
     }
+}
+
+INLINE vi add_fours(const vi *rows)
+{
+    __m512i a = (__m512i)rows[0], b = (__m512i)rows[1], c = (__m512i)rows[2], d = (__m512i)rows[3];
+    __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return (vi)_mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+INLINE void add_quarters(const vi *fours, vi *out)
+{
+    __m512i eights[2]; /* 128 bits each: lower half, upper half, the same of the next four rows */
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m512i a = (__m512i)fours[2 * i], b = (__m512i)fours[2 * i + 1];
+        eights[i] =
+            _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    }
+    out[0] = (vi)_mm512_shuffle_i32x4(eights[0], eights[1], 0x88);
+    out[1] = (vi)_mm512_shuffle_i32x4(eights[0], eights[1], 0xDD);
 }
 
 #include "backend/cpu/float_ops.h"

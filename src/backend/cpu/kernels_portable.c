@@ -5,6 +5,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "backend/cpu/hints.h"
 #include "backend/cpu/kernels.h"
 
 #define LEVEL_NAME "portable"
@@ -37,34 +38,7 @@ static inline vf load_floats(const float *p, int n)
     return v;
 }
 
-static inline vf load_bf16(const unsigned char *p, int n)
-{
-    vf v = {0};
-    for (int i = 0; i < n && i < LANES; i++)
-        v[i] = bf16_load(p + 2 * i);
-    return v;
-}
-
 #define IN_REGISTER(v) (void)0
-
-struct group_index {
-    int group;
-};
-
-static inline struct group_index group_index_first(void)
-{
-    return (struct group_index){0};
-}
-
-static inline void group_index_next(struct group_index *index)
-{
-    index->group++;
-}
-
-static inline vf group_lanes(const vf *c, const struct group_index *index)
-{
-    return (vf){0} + ((const float *)c)[index->group];
-}
 
 static inline float add_lanes(vf v)
 {
@@ -84,6 +58,21 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
                 memcpy(&dword, p + i * stride + 4 * d, sizeof dword);
             out[d][i] = dword;
         }
+}
+
+INLINE vi add_fours(const vi *rows)
+{
+    vi sum = {0};
+    for (int i = 0; i < LANES; i++)
+        for (int lane = i / 4 * 4; lane < i / 4 * 4 + 4; lane++)
+            sum[i] += rows[i % 4][lane];
+    return sum;
+}
+
+INLINE void add_quarters(const vi *fours, vi *out)
+{
+    for (int i = 0; i < LANES; i++)
+        out[0][i] = fours[i / 4][i % 4] + fours[i / 4][i % 4 + 4];
 }
 
 #include "backend/cpu/float_ops.h"

@@ -1,4 +1,4 @@
-/* Vectors and compiler hints of the arm64 tables, and what float_ops.h wants of a level: included
+/* Vectors of the arm64 tables, and what float_ops.h wants of a level: included
  * by kernels_neon.c, kernels_dotprod.c and kernels_i8mm.c before their own operations. */
 #pragma once
 
@@ -7,18 +7,12 @@
 
 #include <arm_neon.h>
 
+#include "backend/cpu/hints.h"
+
 #define LANES 4
 
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef float vf __attribute__((vector_size(16)));
-
-#define INLINE static inline __attribute__((always_inline))
-/* Before a loop that must become straight code, or its sums are not kept in registers. */
-#if defined __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 
 static inline vf load_floats(const float *p, int n)
 {

@@ -1,30 +1,6 @@
 /* The table of one level, included by kernels_LEVEL.c after float_ops.h and its products. A level
  * may define TWO_TERMS, see kernels.h. */
 
-#ifndef ROWS_PER_DOT /* neon_ops.h has its own, for several rows of w at a time */
-static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
-{
-    for (int row = 0; row < w->rows; row++) {
-        /* Each case is compiled for its own n; the sums then stay in registers. */
-        switch (n) {
-        case 1:
-            matvec_row(w, row, x, first, 1, y, stride);
-            break;
-        case 2:
-            matvec_row(w, row, x, first, 2, y, stride);
-            break;
-        case 3:
-            matvec_row(w, row, x, first, 3, y, stride);
-            break;
-        default:
-            matvec_row(w, row, x, first, MATVEC_ROWS, y, stride);
-            break;
-        }
-    }
-}
-#endif
-
 static void rounding_error(const float *x, int n, float *out)
 {
     for (int group = 0; group < n; group++, x += GROUP_SIZE, out += GROUP_SIZE) {
