@@ -130,8 +130,8 @@ static void multiply_block(struct block *block, const struct q4_rows *w,
             float scale = x->scales[at], sum = x->sums[at];
             for (int v = 0; v < BLOCK_TILES; v++) {
                 vi dot = (block->dot[g % 2][0][v][t] << 8) + block->dot[g % 2][1][v][t];
-                block->sum[t][v] = add_group(block->sum[t][v], dot, block->scale[g][v],
-                                             block->bias[g][v], scale, sum);
+                block->sum[t][v] +=
+                    term(dot, block->scale[g][v] * scale, block->bias[g][v], (vf){0} + sum);
             }
         }
     }

@@ -103,8 +103,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
         int64_t at = (first + t) * groups + g;
         float scale = x->scales[at], sum = x->sums[at];
         for (int v = 0; v < TILE_VECTORS; v++)
-            sums[t][v] =
-                add_group(sums[t][v], dot[t][v], tile->scale[g][v], tile->bias[g][v], scale, sum);
+            sums[t][v] +=
+                term(dot[t][v], tile->scale[g][v] * scale, tile->bias[g][v], (vf){0} + sum);
     }
 }
 

@@ -70,6 +70,16 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
     }
 }
 
+INLINE void load_parts(const unsigned char *p, int n, vf *out)
+{
+    __m128i words = _mm_setzero_si128();
+    if (n >= LANES)
+        words = _mm_loadu_si128((const __m128i *)p);
+    else
+        memcpy(&words, p, (size_t)n * 2);
+    out[0] = (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
+}
+
 INLINE vi add_fours(const vi *rows)
 {
     __m256i a = (__m256i)rows[0], b = (__m256i)rows[1], c = (__m256i)rows[2], d = (__m256i)rows[3];

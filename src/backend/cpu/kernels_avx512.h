@@ -71,6 +71,21 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
     }
 }
 
+INLINE void load_parts(const unsigned char *p, int n, vf *out)
+{
+#ifdef DOT_PAIRS
+    __mmask16 m = first_lanes(n / 2);
+    __m256i low = _mm256_maskz_loadu_epi32((__mmask8)m, p);
+    __m256i high = _mm256_maskz_loadu_epi32((__mmask8)(m >> 8), p + 32);
+    __m512i pairs = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    out[0] = (vf)_mm512_slli_epi32(pairs, 16);
+    out[1] = (vf)_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xFFFF0000));
+#else
+    __m256i words = _mm256_maskz_loadu_epi16(first_lanes(n), p);
+    out[0] = (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
+#endif
+}
+
 INLINE vi add_fours(const vi *rows)
 {
     __m512i a = (__m512i)rows[0], b = (__m512i)rows[1], c = (__m512i)rows[2], d = (__m512i)rows[3];

@@ -60,6 +60,13 @@ static inline void transpose8(const unsigned char *p, int64_t stride, int rows, 
         }
 }
 
+INLINE void load_parts(const unsigned char *p, int n, vf *out)
+{
+    out[0] = (vf){0};
+    for (int i = 0; i < n; i++)
+        out[0][i] = bf16_load(p + 2 * i);
+}
+
 INLINE vi add_fours(const vi *rows)
 {
     vi sum = {0};

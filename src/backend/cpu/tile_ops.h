@@ -26,9 +26,9 @@ static inline void prefetch_tile(const unsigned char *next, int g, int rows)
         __builtin_prefetch(next + (int64_t)g * part + i, 0, 2);
 }
 
-/* A group's part of LANES products: the exact sum of codes, with the factors of w and x, and the
+/* What a group adds to LANES products: the exact sum of codes with the factors of w and x, and the
  * bias. One function, so that all ways round alike. */
-INLINE vf add_group(vf sum, vi dot, vf scale, vf bias, float x_scale, float x_sum)
+INLINE vf term(vi dot, vf scale, vf bias, vf x_sum)
 {
-    return sum + (__builtin_convertvector(dot, vf) * (scale * x_scale) + bias * x_sum);
+    return __builtin_convertvector(dot, vf) * scale + bias * x_sum;
 }
