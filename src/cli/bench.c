@@ -111,18 +111,6 @@ static enum status read_text(const char *path, const struct tokenizer *tokenizer
     return status;
 }
 
-static enum status find_shape(const char *name, const struct shape **shape, struct error *error)
-{
-    static const struct shape *const shapes[] = {&shape_35b_a3b, &shape_tiny};
-    for (int i = 0; i < 2; i++)
-        if (strcmp(name, shapes[i]->name) == 0) {
-            *shape = shapes[i];
-            return STATUS_OK;
-        }
-    return error_set(error, STATUS_INVALID, "--synthetic: found '%s', wanted %s or %s", name,
-                     shapes[0]->name, shapes[1]->name);
-}
-
 static enum status source_open(const struct settings *settings, struct source *source,
                                struct error *error)
 {
@@ -373,15 +361,15 @@ static int run(int argc, char **argv)
     const char *positionals[PLOT_MAX] = {0};
     struct settings settings = {.decode = 64, .repeat = 3, .seed = 1};
     const struct option options[] = {
-        {"synthetic", OPTION_TEXT, &settings.synthetic, 0, 0, NULL, "SHAPE",
-         "weights made in memory, 35b-a3b or tiny, instead of MODEL"},
+        {"synthetic", OPTION_SHAPE, &settings.synthetic, 0, 0, NULL, "SHAPE",
+         "weights made in memory instead of MODEL"},
         {"prompt-lengths", OPTION_TEXT, &settings.lengths_text, 0, 0, NULL, "LIST",
          "prompts to read, then decode (" DEFAULT_LENGTHS ")"},
         {"depth", OPTION_TEXT, &settings.depths_text, 0, 0, NULL, "LIST",
          "decode only, after this many tokens"},
         {"fake-depth", OPTION_FLAG, &settings.fill, 0, 0, NULL, NULL,
          "fill depths with copies of a few real KV rows"},
-        {"decode", OPTION_INTEGER, &settings.decode, 0, 1 << 20, NULL, "N",
+        {"decode", OPTION_SIZE, &settings.decode, 0, 1 << 20, NULL, "N",
          "tokens to decode in each repetition (64)"},
         {"rows", OPTION_TEXT, &settings.rows_text, 0, 0, NULL, "LIST",
          "sequences decoded at once (1)"},
@@ -425,9 +413,12 @@ static int run(int argc, char **argv)
     if (settings.synthetic && settings.text)
         return options_usage(&command_bench,
                              "--text wants a MODEL: synthetic weights have no tokenizer");
-    if ((settings.synthetic && find_shape(settings.synthetic, &settings.shape, &error)) ||
-        list_tests(&settings, &error))
+    if (list_tests(&settings, &error) != STATUS_OK)
         return options_usage(&command_bench, "%s", error.message);
+    code = device_check(&command_bench, &settings.device, "");
+    if (code >= 0)
+        return code;
+    settings.shape = settings.synthetic ? shape_find(settings.synthetic) : NULL;
     settings.model = positionals[0];
     return bench_all(&settings, &error) == STATUS_OK ? EXIT_DONE : command_failed(&error);
 }

@@ -22,7 +22,7 @@ struct bench_list {
     int n;
 };
 
-/* Reads "256,512,1K,128K"; K is 1,024. Errors name the option. */
+/* Reads "256,512,1K,128K", sizes as options_read_size takes them. Errors name the option. */
 enum status bench_list_parse(const char *option, const char *text, int32_t low, int32_t high,
                              struct bench_list *list, struct error *error);
 

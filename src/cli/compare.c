@@ -216,9 +216,9 @@ static int run(int argc, char **argv)
     const char *positionals[2];
     const struct option options[] = {
         DEVICE_OPTIONS(sides[BACKEND]),
-        {"against", OPTION_TEXT, &sides[AGAINST].backend, 0, 0, NULL, "NAME",
+        {"against", OPTION_BACKEND, &sides[AGAINST].backend, 0, 0, NULL, "NAME",
          "the backend that it is held against (ref)"},
-        {"against-cpu", OPTION_TEXT, &sides[AGAINST].cpu, 0, 0, NULL, "LEVEL",
+        {"against-cpu", OPTION_LEVEL, &sides[AGAINST].cpu, 0, 0, NULL, "LEVEL",
          "its level of instructions, as --cpu"},
         EVALUATION_OPTIONS(&evaluation) /* and: */
         {"worst", OPTION_INTEGER, &compare.max_worst, 0, 1 << 20, NULL, "N",
@@ -227,6 +227,10 @@ static int run(int argc, char **argv)
         {0},
     };
     int code = options_parse(&command_compare, argc, argv, options, positionals, 2, 2);
+    if (code < 0)
+        code = device_check(&command_compare, &sides[BACKEND], "");
+    if (code < 0)
+        code = device_check(&command_compare, &sides[AGAINST], "against-");
     if (code >= 0)
         return code;
     struct model model;

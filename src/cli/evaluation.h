@@ -15,7 +15,7 @@ struct evaluation_options {
 /* The rows of a command's option table. */
 #define EVALUATION_OPTIONS(options)                                                                \
     {"chunk",                                                                                      \
-     OPTION_INTEGER,                                                                               \
+     OPTION_SIZE,                                                                                  \
      &(options)->chunk,                                                                            \
      2,                                                                                            \
      INT32_MAX,                                                                                    \

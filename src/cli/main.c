@@ -21,10 +21,26 @@ static const struct command *const commands[] = {
     &command_synth,    NULL,
 };
 
+void command_complain(const char *message)
+{
+    static const struct {
+        const char *field, *option;
+    } names[] = {{"max_context: ", "--max-context: "}, {"cache: ", "--cache: "}};
+    const char *option = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t length = strlen(names[i].field);
+        if (strncmp(message, names[i].field, length) == 0) {
+            option = names[i].option;
+            message += length;
+        }
+    }
+    fprintf(stderr, "calla: %s%s\n", option, message);
+}
+
 int command_failed(const struct error *error)
 {
     if (error->status != STATUS_CANCELLED)
-        fprintf(stderr, "calla: %s\n", error->message);
+        command_complain(error->message);
     return EXIT_FAILED;
 }
 

@@ -112,6 +112,8 @@ static int run(int argc, char **argv)
         {0},
     };
     int code = options_parse(&command_perplexity, argc, argv, options, positionals, 2, 2);
+    if (code < 0)
+        code = device_check(&command_perplexity, &side, "");
     if (code >= 0)
         return code;
     if (p.json && p.jsonl)
