@@ -58,7 +58,7 @@ const char *calla_version(void);
 struct calla_open_options {
     const char *backend; /* "cpu", "ref"; NULL: the best one compiled in */
     int32_t threads;     /* of the cpu backend; 0: one for each core. ref: 0 */
-    const char *cpu;     /* "avx2", …: instructions of the cpu backend; NULL: the best. ref: NULL */
+    const char *cpu; /* "avx2", …: instructions of the cpu backend; NULL: the best. ref: NULL */
     int32_t max_context; /* tokens a session can hold; 0: what fits, up to the model's limit */
     int lock;            /* 1: the weights are read and stay in memory, or CALLA_NO_MEMORY */
     int warm_up;         /* 1: the weights are read before the first prompt is */

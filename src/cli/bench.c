@@ -342,7 +342,7 @@ static enum status bench_all(struct settings *settings, struct error *error)
         status = bandwidth_measure(run.threads, 0, 0, &run.bandwidth, error);
     if (status == STATUS_OK && !settings->json)
         bench_print_machine(&run); /* the weights may take a while */
-    memory_peak_reset(); /* the peak is that of the model */
+    memory_peak_reset();           /* the peak is that of the model */
     double begun = clock_seconds();
     if (status == STATUS_OK)
         status = source_open(settings, &source, error);
@@ -385,7 +385,8 @@ static int run(int argc, char **argv)
          "sequences decoded at once (1)"},
         {"repeat", OPTION_INTEGER, &settings.repeat, 1, BENCH_MAX_REPEAT, NULL, "N",
          "repetitions of each test (3)"},
-        {"time-limit", OPTION_REAL, &settings.time_limit, 0, 1e9, &settings.time_limit_given, "SECONDS",
+        {"time-limit", OPTION_REAL, &settings.time_limit, 0, 1e9, &settings.time_limit_given,
+         "SECONDS",
          "measure no longer (" TEXT(DEFAULT_LIMIT) " for the default lengths, else 0: no limit)"},
         {"text", OPTION_TEXT, &settings.text, 0, 0, NULL, "FILE",
          "prompts from this text instead of random tokens"},
@@ -441,7 +442,8 @@ const struct command command_bench = {
     .details =
         "  calla bench --synthetic SHAPE       needs no files\n"
         "  calla bench --plot FILE.svg CSV…    draws what --csv wrote\n"
-        "Each row is printed when it is measured. The default lengths end after two minutes, the row "
+        "Each row is printed when it is measured. The default lengths end after two minutes, the "
+        "row "
         "that is\n"
         "being measured with them; other lengths, or --time-limit 0, are measured to the end.\n",
 };

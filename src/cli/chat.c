@@ -359,7 +359,8 @@ static int run_chat(int argc, char **argv)
     if (code >= 0)
         return code;
     if (cache > 0 && cache < 1 << 20) /* who writes 512 means something else */
-        return options_usage(&command_chat, "--cache: found %lld, wanted 0 or at least 1M, such as 512M",
+        return options_usage(&command_chat,
+                             "--cache: found %lld, wanted 0 or at least 1M, such as 512M",
                              (long long)cache);
     if (cache_given)
         chat.generation.open.cache_bytes = cache > 0 ? cache : -1;

@@ -65,7 +65,8 @@ int generation_check(const struct command *command, struct generation *generatio
     struct error error;
     if (generation->think && generation->no_think)
         return options_usage(command, "--think and --no-think exclude each other");
-    for (int i = 0; i < generation->stop.n; i++) { /* what the model could never write ends nothing */
+    for (int i = 0; i < generation->stop.n;
+         i++) { /* what the model could never write ends nothing */
         const char *stop = generation->stop.values[i];
         if (!stop[0])
             return options_usage(command, "--stop: found an empty text");

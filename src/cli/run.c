@@ -225,7 +225,8 @@ static int run_run(int argc, char **argv)
         code = generation_check(&command_run, &run.generation);
     if (code >= 0)
         return code;
-    if (run.raw && (run.generation.system || run.tools_path || run.messages_path || run.generation.think))
+    if (run.raw &&
+        (run.generation.system || run.tools_path || run.messages_path || run.generation.think))
         return options_usage(&command_run,
                              "--raw excludes --system, --tools, --messages and --think");
     if (run.messages_path && (run.generation.system || positionals[1]))

@@ -205,8 +205,7 @@ static int run_score(int argc, char **argv)
          "continue each line greedily by N tokens, through stop tokens"},
         {"hidden", OPTION_TEXT, &hidden_path, 0, 0, NULL, "FILE",
          "write inner tensors as safetensors, names prefixed by the line's name"},
-        {"max-context", OPTION_SIZE, &context, 1, INT32_MAX, NULL, "N",
-         "tokens a line can have"},
+        {"max-context", OPTION_SIZE, &context, 1, INT32_MAX, NULL, "N", "tokens a line can have"},
         DEVICE_OPTIONS(side),
         {0},
     };

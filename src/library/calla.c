@@ -133,8 +133,8 @@ enum status library_open(const char *path, const struct backend_ops *ops,
                          struct error *error)
 {
     *model = NULL;
-    enum status status = backend_check(ops, options ? options->threads : 0,
-                                       options ? options->cpu : NULL, error);
+    enum status status =
+        backend_check(ops, options ? options->threads : 0, options ? options->cpu : NULL, error);
     if (status != STATUS_OK)
         return status;
     struct calla_model *opened = calloc(1, sizeof *opened);
