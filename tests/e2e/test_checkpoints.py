@@ -104,7 +104,7 @@ def test_config_that_is_none(model, text):
 
 def test_config_missing(model):
     (model / "config.json").unlink()
-    refused(model, "found no config.json", "only generation_config.json, model-", "and 4 more")
+    refused(model, "found no config.json", "only LICENSE, ", " more; wanted the folder of")
 
 
 def test_config_is_a_folder(model):

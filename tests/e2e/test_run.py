@@ -150,8 +150,8 @@ def test_seed_repeats_and_other_seeds_differ():
         assert result.code == 0, result.err
         return tuple(json.loads(result.out)["ids"])
 
-    first = [text(seed) for seed in (1, 2, 3, -1)]
-    assert first == [text(seed) for seed in (1, 2, 3, -1)]
+    first = [text(seed) for seed in (1, 2, 3, 2**63 - 1)]
+    assert first == [text(seed) for seed in (1, 2, 3, 2**63 - 1)]
     assert len(set(first)) == 4
 
 
