@@ -442,8 +442,8 @@ const struct command command_bench = {
     .details =
         "  calla bench --synthetic SHAPE       needs no files\n"
         "  calla bench --plot FILE.svg CSV…    draws what --csv wrote\n"
-        "Each row is printed when it is measured. The default lengths end after two minutes, the "
-        "row "
-        "that is\n"
-        "being measured with them; other lengths, or --time-limit 0, are measured to the end.\n",
+        "A row is printed as soon as it is measured. The default lengths stop after two minutes, "
+        "in the\n"
+        "middle of a row if need be; lengths that are given, or --time-limit 0, are measured to "
+        "the end.\n",
 };

@@ -31,7 +31,7 @@ void generation_add_options(struct generation *g, struct option *table, int n)
          "reason before answering (default)"},
         {"no-think", OPTION_FLAG, &g->flag, 0, 0, &g->no_think, NULL, "answer at once"},
         {"preset", OPTION_PRESET, &g->preset, 0, 0, NULL, "NAME",
-         "the vendor's sampling and thinking"},
+         "sampling and thinking as the vendor advises"},
         {"max-tokens", OPTION_SIZE, &g->max_tokens_value, 1, INT32_MAX, NULL, "N",
          "end the answer after N tokens"},
         {"temperature", OPTION_REAL, &v->temperature, 0, 2, &g->temperature, "T", "0: greedy"},
