@@ -17,7 +17,7 @@ const char *choice_name(enum option_kind kind, int i)
                 return (*ops)->level(i);
         return NULL;
     case OPTION_SHAPE:
-        return shapes[i] ? shapes[i]->name : NULL;
+        return known_shapes[i] ? known_shapes[i]->name : NULL;
     case OPTION_PRESET:
         return calla_preset_name(i);
     default:

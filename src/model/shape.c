@@ -48,11 +48,11 @@ const struct shape shape_tiny = {
     .rope_theta = 1e7,
 };
 
-const struct shape *const shapes[] = {&shape_35b_a3b, &shape_tiny, NULL};
+const struct shape *const known_shapes[] = {&shape_35b_a3b, &shape_tiny, NULL};
 
 const struct shape *shape_find(const char *name)
 {
-    for (const struct shape *const *shape = shapes; *shape; shape++)
+    for (const struct shape *const *shape = known_shapes; *shape; shape++)
         if (strcmp(name, (*shape)->name) == 0)
             return *shape;
     return NULL;
