@@ -55,7 +55,7 @@ def names():
 @pytest.fixture(scope="module")
 def commands():
     """What --help shows: {command: (arguments, summary, {option: (argument, help)})}."""
-    listed = re.findall(r"^  ([a-z]+) +(\S.*)$", calla("--help").out, re.M)
+    listed = re.findall(r"^  ([a-z]+) +(\S.*)$", calla("--help").out.split("\noptions:\n")[0], re.M)
     found = {}
     for name, _ in listed:
         text = calla(name, "--help").out
