@@ -57,8 +57,8 @@ const char *calla_version(void);
 
 struct calla_open_options {
     const char *backend; /* "cpu", "ref"; NULL: the best one compiled in */
-    int32_t threads;     /* of the cpu backend; 0: one for each core */
-    const char *cpu;     /* "avx2", …: instructions of the cpu backend; NULL: the best */
+    int32_t threads;     /* of the cpu backend; 0: one for each core. ref: 0 */
+    const char *cpu; /* "avx2", …: instructions of the cpu backend; NULL: the best. ref: NULL */
     int32_t max_context; /* tokens a session can hold; 0: what fits, up to the model's limit */
     int lock;            /* 1: the weights are read and stay in memory, or CALLA_NO_MEMORY */
     int warm_up;         /* 1: the weights are read before the first prompt is */
@@ -129,6 +129,8 @@ void calla_request_init(const struct calla_model *model, struct calla_request *r
  * "coding", "chat" or "reasoning". CALLA_INVALID for any other name. */
 enum calla_status calla_request_preset(struct calla_request *request, const char *name,
                                        struct calla_error *error);
+/* These names: the i-th, or NULL after the last one. */
+const char *calla_preset_name(int i);
 
 enum calla_event_kind {
     CALLA_REASONING,  /* text of the reasoning */

@@ -12,7 +12,8 @@ function print_options(c, indent,    i, spec) {
         spec = "*--" option[c, i] (argument[c, i] == "" ? "" : "=") \
             "[" escaped(help[c, i], "[]:\\", "\\") "]"
         if (argument[c, i] != "")
-            spec = spec ":" argument[c, i] ":" (takes_file(argument[c, i]) ? "_files" : "")
+            spec = spec ":" argument[c, i] ":" \
+                (values[c, i] != "" ? "(" values[c, i] ")" : takes_file(argument[c, i]) ? "_files" : "")
         print indent quoted(spec) " \\"
     }
 }

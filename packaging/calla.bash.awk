@@ -11,7 +11,8 @@ function words(c, what,    i, list) {
 END {
     print "# made by packaging/calla.bash.awk"
     print "_calla()\n{"
-    print "    local word=${COMP_WORDS[COMP_CWORD]} options= values= commands="
+    print "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}"
+    print "    local options= values= commands="
     for (c = 1; c <= n; c++)
         all = all name[c] " "
     print "    commands=\"" all words(0, "all") "\""
@@ -28,8 +29,22 @@ END {
         print "        ;;"
     }
     print "    esac"
+    print "    # --name=value comes in three words"
+    print "    [ \"$before\" != = ] || before=${COMP_WORDS[COMP_CWORD - 2]}"
+    print "    [ \"$word\" != = ] || word="
     print "    case \" $values \" in"
-    print "    *\" ${COMP_WORDS[COMP_CWORD - 1]} \"*) compopt +o default 2>/dev/null; return ;;"
+    print "    *\" $before \"*)"
+    print "        compopt +o default 2>/dev/null"
+    print "        case \"${COMP_WORDS[1]} $before\" in"
+    for (c = 1; c <= n; c++)
+        for (i = 1; i <= options[c]; i++)
+            if (values[c, i] != "")
+                print "        \"" name[c] " --" option[c, i] "\") values=\"" values[c, i] "\" ;;"
+    print "        *) return ;;"
+    print "        esac"
+    print "        COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))"
+    print "        return"
+    print "        ;;"
     print "    esac"
     print "    case $word in"
     print "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;"

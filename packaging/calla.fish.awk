@@ -11,6 +11,8 @@ END {
             print "complete -c calla -n __fish_use_subcommand -f -a " name[c] " -d " quoted(summary[c])
         for (i = 1; i <= options[c]; i++) {
             kind = argument[c, i] == "" ? "" : takes_file(argument[c, i]) ? " -r -F" : " -x"
+            if (values[c, i] != "")
+                kind = kind " -a " quoted(values[c, i])
             print "complete -c calla -n " quoted(where) " -l " option[c, i] kind " -d " quoted(help[c, i])
         }
     }

@@ -8,7 +8,16 @@ $1 == "option" {
     i = ++options[n]
     option[n, i] = $2
     argument[n, i] = $3
-    help[n, i] = $4
+    values[n, i] = $5 # all that it takes, with spaces between; "": anything
+    help[n, i] = $4 ($5 == "" ? "" : ": " listed($5))
+}
+
+# The words with commas between, as --help has them.
+function listed(words,    parts, count, i, out) {
+    count = split(words, parts, " ")
+    for (i = 1; i <= count; i++)
+        out = out (i > 1 ? ", " : "") parts[i]
+    return out
 }
 
 function takes_file(word) {

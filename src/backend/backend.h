@@ -85,6 +85,12 @@ struct backend {
 struct backend_ops {
     const char *name;
 
+    /* Whether `threads` and `cpu`, alone of all options, are what the backend takes; asked before
+     * there are weights. NULL: whatever they are. The error begins with the field's name. */
+    enum status (*check)(const struct backend_options *options, struct error *error);
+    /* The i-th of the names that `cpu` may have, best first; NULL after the last. NULL: none. */
+    const char *(*level)(int i);
+
     /* Sizes alone: the weights may have no data yet. */
     void (*plan)(const struct backend_options *options, struct memory_plan *plan);
     enum status (*open)(const struct backend_options *options, struct backend **out,
@@ -135,3 +141,6 @@ extern const struct backend_ops backend_cpu; /* thread pool and kernels for each
 extern const struct backend_ops *const backends[];
 /* By name, or the best one for NULL; an unknown name is an error that lists the known ones. */
 enum status backend_find(const char *name, const struct backend_ops **out, struct error *error);
+/* ops->check, where there is one. */
+enum status backend_check(const struct backend_ops *ops, int threads, const char *cpu,
+                          struct error *error);

@@ -28,3 +28,10 @@ enum status backend_find(const char *name, const struct backend_ops **out, struc
         return error_set(error, STATUS_INVALID, "no backend is compiled in");
     return error_set(error, STATUS_INVALID, "backend: found '%s', wanted %s", name, known);
 }
+
+enum status backend_check(const struct backend_ops *ops, int threads, const char *cpu,
+                          struct error *error)
+{
+    const struct backend_options options = {.threads = threads, .cpu = cpu};
+    return ops->check ? ops->check(&options, error) : STATUS_OK;
+}

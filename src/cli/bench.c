@@ -16,9 +16,12 @@
 #include "model/synth.h"
 
 #define DEFAULT_LENGTHS "256,512,1K,2K,4K,8K,16K,32K,64K,128K"
+#define DEFAULT_LIMIT 120        /* seconds, for the default lengths: long ones take hours */
 #define SYNTHETIC_CONTEXT 262144 /* what the real model's config allows */
 #define ROUTED_TOKENS 64         /* whose experts are counted; they warm up, too */
 #define PLOT_MAX 16              /* CSV files */
+#define AS_TEXT(value) #value
+#define TEXT(macro) AS_TEXT(macro)
 
 struct settings {
     struct device_options device;
@@ -27,7 +30,8 @@ struct settings {
     const struct shape *shape; /* of synthetic weights */
     struct bench_list lengths, depths, rows;
     int64_t decode, repeat, seed;
-    double time_limit;
+    double time_limit; /* seconds; 0: none */
+    bool time_limit_given;
     bool fill, json, no_bandwidth;
     struct bench_result results[BENCH_MAX_TESTS];
     int n;
@@ -60,8 +64,11 @@ static enum status add_tests(struct settings *settings, const struct bench_list 
 static enum status list_tests(struct settings *settings, struct error *error)
 {
     const char *lengths = settings->lengths_text;
-    if (!lengths && !settings->depths_text)
+    if (!lengths && !settings->depths_text) {
         lengths = DEFAULT_LENGTHS;
+        if (!settings->time_limit_given)
+            settings->time_limit = DEFAULT_LIMIT;
+    }
     const char *rows = settings->rows_text ? settings->rows_text : "1";
     enum status status = bench_list_parse("rows", rows, 1, BENCH_MAX_ROWS, &settings->rows, error);
     if (status == STATUS_OK && lengths)
@@ -109,18 +116,6 @@ static enum status read_text(const char *path, const struct tokenizer *tokenizer
         status = error_set(error, STATUS_INVALID, "%s: found no text", path);
     bytes_clear(&text);
     return status;
-}
-
-static enum status find_shape(const char *name, const struct shape **shape, struct error *error)
-{
-    static const struct shape *const shapes[] = {&shape_35b_a3b, &shape_tiny};
-    for (int i = 0; i < 2; i++)
-        if (strcmp(name, shapes[i]->name) == 0) {
-            *shape = shapes[i];
-            return STATUS_OK;
-        }
-    return error_set(error, STATUS_INVALID, "--synthetic: found '%s', wanted %s or %s", name,
-                     shapes[0]->name, shapes[1]->name);
 }
 
 static enum status source_open(const struct settings *settings, struct source *source,
@@ -313,7 +308,7 @@ static enum status measure(struct settings *settings, const struct source *sourc
     if (status == STATUS_OK)
         status = bench_warm_up(bench, error);
     if (status == STATUS_OK && !settings->json) {
-        bench_print_head(run);
+        bench_print_model(run);
         bench_print_columns();
     }
     if (status == STATUS_OK)
@@ -332,6 +327,7 @@ static void start_run(const struct settings *settings, struct bench_run *run)
     run->model = settings->synthetic ? settings->synthetic : settings->model;
     run->synthetic = settings->synthetic != NULL;
     run->repeat = (int)settings->repeat;
+    run->time_limit = settings->time_limit;
 }
 
 static enum status bench_all(struct settings *settings, struct error *error)
@@ -344,7 +340,9 @@ static enum status bench_all(struct settings *settings, struct error *error)
     /* before the weights, while there is memory */
     if (status == STATUS_OK && !settings->no_bandwidth)
         status = bandwidth_measure(run.threads, 0, 0, &run.bandwidth, error);
-    memory_peak_reset(); /* the peak is that of the model */
+    if (status == STATUS_OK && !settings->json)
+        bench_print_machine(&run); /* the weights may take a while */
+    memory_peak_reset();           /* the peak is that of the model */
     double begun = clock_seconds();
     if (status == STATUS_OK)
         status = source_open(settings, &source, error);
@@ -373,22 +371,23 @@ static int run(int argc, char **argv)
     const char *positionals[PLOT_MAX] = {0};
     struct settings settings = {.decode = 64, .repeat = 3, .seed = 1};
     const struct option options[] = {
-        {"synthetic", OPTION_TEXT, &settings.synthetic, 0, 0, NULL, "SHAPE",
-         "weights made in memory, 35b-a3b or tiny, instead of MODEL"},
+        {"synthetic", OPTION_SHAPE, &settings.synthetic, 0, 0, NULL, "SHAPE",
+         "weights made in memory instead of MODEL"},
         {"prompt-lengths", OPTION_TEXT, &settings.lengths_text, 0, 0, NULL, "LIST",
          "prompts to read, then decode (" DEFAULT_LENGTHS ")"},
         {"depth", OPTION_TEXT, &settings.depths_text, 0, 0, NULL, "LIST",
          "decode only, after this many tokens"},
         {"fake-depth", OPTION_FLAG, &settings.fill, 0, 0, NULL, NULL,
          "fill depths with copies of a few real KV rows"},
-        {"decode", OPTION_INTEGER, &settings.decode, 0, 1 << 20, NULL, "N",
+        {"decode", OPTION_SIZE, &settings.decode, 0, 1 << 20, NULL, "N",
          "tokens to decode in each repetition (64)"},
         {"rows", OPTION_TEXT, &settings.rows_text, 0, 0, NULL, "LIST",
          "sequences decoded at once (1)"},
         {"repeat", OPTION_INTEGER, &settings.repeat, 1, BENCH_MAX_REPEAT, NULL, "N",
          "repetitions of each test (3)"},
-        {"time-limit", OPTION_REAL, &settings.time_limit, 0.001, 1e9, NULL, "SECONDS",
-         "leave out what would take longer"},
+        {"time-limit", OPTION_REAL, &settings.time_limit, 0, 1e9, &settings.time_limit_given,
+         "SECONDS",
+         "measure no longer (" TEXT(DEFAULT_LIMIT) " for the default lengths, else 0: no limit)"},
         {"text", OPTION_TEXT, &settings.text, 0, 0, NULL, "FILE",
          "prompts from this text instead of random tokens"},
         {"seed", OPTION_INTEGER, &settings.seed, 0, INT32_MAX, NULL, "N",
@@ -425,9 +424,12 @@ static int run(int argc, char **argv)
     if (settings.synthetic && settings.text)
         return options_usage(&command_bench,
                              "--text wants a MODEL: synthetic weights have no tokenizer");
-    if ((settings.synthetic && find_shape(settings.synthetic, &settings.shape, &error)) ||
-        list_tests(&settings, &error))
+    if (list_tests(&settings, &error) != STATUS_OK)
         return options_usage(&command_bench, "%s", error.message);
+    code = device_check(&command_bench, &settings.device, "");
+    if (code >= 0)
+        return code;
+    settings.shape = settings.synthetic ? shape_find(settings.synthetic) : NULL;
     settings.model = positionals[0];
     return bench_all(&settings, &error) == STATUS_OK ? EXIT_DONE : command_failed(&error);
 }
@@ -440,5 +442,8 @@ const struct command command_bench = {
     .details =
         "  calla bench --synthetic SHAPE       needs no files\n"
         "  calla bench --plot FILE.svg CSV…    draws what --csv wrote\n"
-        "The default lengths take long on a CPU; a shorter list or --time-limit ends sooner.\n",
+        "A row is printed as soon as it is measured. The default lengths stop after two minutes, "
+        "in the\n"
+        "middle of a row if need be; lengths that are given, or --time-limit 0, are measured to "
+        "the end.\n",
 };

@@ -22,7 +22,7 @@ struct bench_list {
     int n;
 };
 
-/* Reads "256,512,1K,128K"; K is 1,024. Errors name the option. */
+/* Reads "256,512,1K,128K", sizes as options_read_size takes them. Errors name the option. */
 enum status bench_list_parse(const char *option, const char *text, int32_t low, int32_t high,
                              struct bench_list *list, struct error *error);
 
@@ -76,6 +76,7 @@ struct bench_run {
     int32_t context;
     int n_sequences;
     struct bench_routing routing; /* tokens 0: unknown */
+    double time_limit;            /* seconds; 0: none */
 };
 
 /* What a measurement works with. */
@@ -122,7 +123,8 @@ struct bench_report {
     int n;
 };
 
-void bench_print_head(const struct bench_run *run);
+void bench_print_machine(const struct bench_run *run);
+void bench_print_model(const struct bench_run *run);
 void bench_print_columns(void);
 void bench_print_result(const struct bench_result *result);
 void bench_print_end(const struct bench_report *report);

@@ -1,6 +1,5 @@
 /* Lists of lengths as the options of `calla bench` take them. */
-#include <errno.h>
-#include <stdlib.h>
+#include <inttypes.h>
 
 #include "cli/bench.h"
 
@@ -9,22 +8,17 @@ enum status bench_list_parse(const char *option, const char *text, int32_t low, 
 {
     list->n = 0;
     for (const char *at = text;; at++) {
-        char *end;
-        errno = 0;
-        long value = strtol(at, &end, 10);
-        bool digits = end > at && *at >= '0' && *at <= '9' && errno == 0 && value <= INT32_MAX;
-        if (digits && (*end == 'K' || *end == 'k')) {
-            value *= 1024;
-            end++;
-        }
+        int64_t value;
+        const char *end = at;
+        bool digits = *at >= '0' && *at <= '9' && options_read_size(&end, &value);
         if (!digits || (*end && *end != ','))
             return error_set(error, STATUS_INVALID,
                              "--%s: found '%s', wanted numbers with commas between them, such as "
                              "256,1K",
                              option, text);
         if (value < low || value > high)
-            return error_set(error, STATUS_INVALID, "--%s: found %ld, wanted %d to %d", option,
-                             value, low, high);
+            return error_set(error, STATUS_INVALID, "--%s: found %" PRId64 ", wanted %d to %d",
+                             option, value, low, high);
         if (list->n == BENCH_MAX_LIST)
             return error_set(error, STATUS_INVALID, "--%s: found more than %d numbers", option,
                              BENCH_MAX_LIST);

@@ -9,12 +9,17 @@
 
 /* ---- table ----------------------------------------------------------------------------------- */
 
-void bench_print_head(const struct bench_run *run)
+void bench_print_machine(const struct bench_run *run)
 {
     printf("machine        %s, %d threads\n", run->cpu, run->threads);
     if (run->bandwidth.median > 0)
         printf("read bandwidth %.1f GB/s (median of %d, best %.1f)\n", run->bandwidth.median / 1e9,
                run->bandwidth.rounds, run->bandwidth.best / 1e9);
+    fflush(stdout);
+}
+
+void bench_print_model(const struct bench_run *run)
+{
     printf("engine         calla %s, backend %s, greedy, %d repetition%s\n", CALLA_VERSION,
            run->backend, run->repeat, run->repeat == 1 ? "" : "s");
     printf("model          %s (%s%s), weights %.3f GB\n", run->model, run->shape,
@@ -74,8 +79,14 @@ void bench_print_end(const struct bench_report *report)
 {
     const struct bench_run *run = report->run;
     int64_t peak = 0;
-    for (int i = 0; i < report->n; i++)
-        peak = report->results[i].peak_memory > peak ? report->results[i].peak_memory : peak;
+    bool late = false;
+    for (int i = 0; i < report->n; i++) {
+        const struct bench_result *result = &report->results[i];
+        peak = result->peak_memory > peak ? result->peak_memory : peak;
+        late |= result->cut && strcmp(result->cut, "--time-limit") == 0;
+    }
+    if (late)
+        printf("\ntime limit     %g s; --time-limit SECONDS allows more, 0 all\n", run->time_limit);
     printf("\npeak memory    %.3f GB, weights %.3f GB of it; planned %.3f GB for %d sequence%s of "
            "%d tokens\n",
            (double)peak / 1e9, (double)run->weights / 1e9, (double)run->plan.total / 1e9,

@@ -287,9 +287,9 @@ static const char *history_path(const char *state_home, const char *home, struct
     return bytes_terminate(path);
 }
 
-static enum status prepare(struct chat *chat, const char *system, const char *tools_path,
-                           struct error *error)
+static enum status prepare(struct chat *chat, const char *tools_path, struct error *error)
 {
+    const char *system = chat->generation.system;
     struct conversation *conversation = &chat->conversation;
     struct calla_error problem;
     enum status status =
@@ -302,28 +302,21 @@ static enum status prepare(struct chat *chat, const char *system, const char *to
     return status == STATUS_OK ? chat_count(chat, conversation, &chat->used, error) : status;
 }
 
-static int open_and_talk(struct chat *chat, const char *model, const char *system,
-                         const char *tools_path, const char *load_path)
+static int open_and_talk(struct chat *chat, const char *model, const char *tools_path,
+                         const char *load_path)
 {
     struct bytes history = {0};
     struct calla_error problem;
     struct error error, note;
     const char *state_home = getenv("XDG_STATE_HOME");
-    enum status status = STATUS_OK;
-    if (system)
-        status = input_check_utf8("--system", system, strlen(system), &error);
-    for (int i = 0; i < chat->generation.stop.n && status == STATUS_OK; i++)
-        status = input_check_utf8("--stop", chat->generation.stop.values[i],
-                                  strlen(chat->generation.stop.values[i]), &error);
-    if (status == STATUS_OK)
-        status = conversation_init(&chat->conversation, &error);
+    enum status status = conversation_init(&chat->conversation, &error);
     if (status == STATUS_OK)
         status = take(calla_open(model, &chat->generation.open, &chat->model, &problem), &problem,
                       &error);
     if (status == STATUS_OK)
         status = take(calla_session_new(chat->model, &chat->session, &problem), &problem, &error);
     if (status == STATUS_OK)
-        status = prepare(chat, system, tools_path, &error);
+        status = prepare(chat, tools_path, &error);
     if (status == STATUS_OK && load_path)
         status = chat_load(chat, load_path, &error);
     if (status == STATUS_OK)
@@ -348,28 +341,31 @@ static int open_and_talk(struct chat *chat, const char *model, const char *syste
 static int run_chat(int argc, char **argv)
 {
     struct chat chat = {.home = getenv("HOME")};
-    const char *model = NULL, *system = NULL, *tools = NULL, *load = NULL;
-    int64_t cache_mib = 0;
+    const char *model = NULL, *tools = NULL, *load = NULL;
+    int64_t cache = 0;
     bool cache_given = false;
     generation_init(&chat.generation);
-    struct option options[5 + GENERATION_OPTIONS] = {
-        {"system", OPTION_TEXT, &system, 0, 0, NULL, "TEXT", "system message"},
+    struct option options[4 + GENERATION_OPTIONS] = {
         {"tools", OPTION_TEXT, &tools, 0, 0, NULL, "FILE",
          "tools the model may call, JSON array in OpenAI's form"},
         {"load", OPTION_TEXT, &load, 0, 0, NULL, "FILE", "go on with what /save kept"},
-        {"cache", OPTION_INTEGER, &cache_mib, 0, 1 << 30, &cache_given, "MIB",
-         "memory to reuse what was read (default: 1024, less on a small machine; 0: off)"},
+        {"cache", OPTION_SIZE, &cache, 0, 0x1p50, &cache_given, "BYTES",
+         "memory to reuse what was read (1G, less on a small machine; 0: off)"},
     };
-    generation_add_options(&chat.generation, options, 4);
+    generation_add_options(&chat.generation, options, 3);
     int code = options_parse(&command_chat, argc, argv, options, &model, 1, 1);
     if (code < 0)
         code = generation_check(&command_chat, &chat.generation);
     if (code >= 0)
         return code;
+    if (cache > 0 && cache < 1 << 20) /* who writes 512 means something else */
+        return options_usage(&command_chat,
+                             "--cache: found %lld, wanted 0 or at least 1M, such as 512M",
+                             (long long)cache);
     if (cache_given)
-        chat.generation.open.cache_bytes = cache_mib > 0 ? cache_mib << 20 : -1;
+        chat.generation.open.cache_bytes = cache > 0 ? cache : -1;
     chat.answer.dim = answer_may_dim(getenv("NO_COLOR"));
-    code = open_and_talk(&chat, model, system, tools, load);
+    code = open_and_talk(&chat, model, tools, load);
     conversation_clear(&chat.conversation);
     answer_clear(&chat.answer);
     bytes_clear(&chat.line);

@@ -4,12 +4,17 @@
 
 #include "base/json.h"
 #include "cli/chat.h"
+#include "cli/choices.h"
 
 /* "~/x" is in the home folder. NULL, and a line about it, when there is no path. */
-static const char *path_of(struct chat *chat, const char *argument, struct bytes *path)
+static const char *path_of(struct chat *chat, const char *command, const char *argument,
+                           struct bytes *path)
 {
+    struct error error;
     if (!*argument) {
-        chat_problem(chat, "found no file name, wanted one: /help");
+        error_set(&error, STATUS_INVALID, "/%s: found no file name, wanted /%s FILE", command,
+                  command);
+        chat_problem(chat, error.message);
         return NULL;
     }
     if (strncmp(argument, "~/", 2) == 0 && chat->home)
@@ -155,7 +160,7 @@ static enum chat_next run_tools(struct chat *chat, const char *argument)
     }
     changed.tools = NULL;
     if (strcmp(argument, "-") != 0)
-        status = path_of(chat, argument, &path)
+        status = path_of(chat, "tools", argument, &path)
                      ? conversation_load_tools(path.data, &changed.tools, &error)
                      : error_no_memory(&error, "the path");
     if (status == STATUS_OK)
@@ -190,13 +195,20 @@ static enum chat_next run_preset(struct chat *chat, const char *argument)
 {
     struct calla_request *settings = &chat->conversation.settings;
     struct calla_error error;
-    if (calla_request_preset(settings, argument, &error) != CALLA_OK)
+    if (*argument && calla_request_preset(settings, argument, &error) != CALLA_OK) {
         chat_problem(chat, error.message);
-    else
-        chat_note("temperature %g, top_p %g, top_k %d, presence penalty %g; thinking is %s",
-                  settings->temperature, settings->top_p, settings->top_k,
-                  settings->presence_penalty,
-                  settings->thinking == CALLA_THINKING_OFF ? "off" : "on");
+        return CHAT_GO_ON;
+    }
+    chat_note("temperature %g, top_p %g, top_k %d, presence penalty %g; thinking is %s",
+              settings->temperature, settings->top_p, settings->top_k, settings->presence_penalty,
+              settings->thinking == CALLA_THINKING_OFF ? "off" : "on");
+    if (!*argument) {
+        struct bytes names = {0};
+        choice_print(OPTION_PRESET, " or ", &names);
+        const char *text = bytes_terminate(&names);
+        chat_note("/preset NAME takes %s", text ? text : "a name");
+        bytes_clear(&names);
+    }
     return CHAT_GO_ON;
 }
 
@@ -206,7 +218,7 @@ static enum chat_next run_save(struct chat *chat, const char *argument)
 {
     struct bytes path = {0};
     struct error error;
-    if (path_of(chat, argument, &path)) {
+    if (path_of(chat, "save", argument, &path)) {
         enum status status = conversation_save(&chat->conversation, path.data, &error);
         settle(chat, status, &error);
         if (status == STATUS_OK)
@@ -244,7 +256,7 @@ static enum chat_next run_load(struct chat *chat, const char *argument)
 {
     struct bytes path = {0};
     struct error error;
-    if (path_of(chat, argument, &path))
+    if (path_of(chat, "load", argument, &path))
         settle(chat, chat_load(chat, path.data, &error), &error);
     bytes_clear(&path);
     return CHAT_GO_ON;
@@ -293,8 +305,8 @@ static const struct {
     {"tool", "TEXT", "the result of a tool call", run_tool},
     {"system", "[TEXT]", "show or set the system message; - removes it", run_system},
     {"tools", "[FILE]", "list the tools, or take them from a JSON file; - removes them", run_tools},
-    {"think", "on|off", "reason before answering", run_think},
-    {"preset", "NAME", "the vendor's sampling: thinking, coding, chat, reasoning", run_preset},
+    {"think", "[on|off]", "reason before answering", run_think},
+    {"preset", "[NAME]", "show the sampling, or take the vendor's of that name", run_preset},
     {"save", "FILE", "keep the conversation, tools and settings in a file", run_save},
     {"load", "FILE", "go on with a saved conversation", run_load},
     {"drop", "", "forget the oldest turn", run_drop},

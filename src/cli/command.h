@@ -19,6 +19,9 @@ extern const struct command command_run, command_chat, command_bench, command_pe
     command_compare, command_doctor, command_score, command_inspect, command_tokenize,
     command_detokenize, command_render, command_parse, command_synth;
 
-/* "calla: MESSAGE" on stderr, but nothing for STATUS_CANCELLED: a reader that left has seen what it
+/* "calla: MESSAGE" on stderr. A message of the library that begins with the name of a field begins
+ * with its option here. */
+void command_complain(const char *message);
+/* command_complain, but nothing for STATUS_CANCELLED: a reader that left has seen what it
  * wanted. Gives EXIT_FAILED. */
 int command_failed(const struct error *error);

@@ -69,10 +69,13 @@ static enum status on_token(void *context, int64_t index, int i, struct error *e
     struct place place = {.index = index, .kl = divergence.kl};
     for (int side = 0; side < SIDES; side++) {
         int32_t best = sides[side]->best;
-        double nll = sides[side]->logsumexp - (double)rows[side][id];
+        double nll; /* as `calla perplexity` has it, to the last digit */
+        enum status status = scorer_nll(&compare->scorers[side], i, id, &nll, error);
+        if (status != STATUS_OK)
+            return status;
         place.best[side] = best;
         place.p_best[side] = exp((double)rows[side][best] - sides[side]->logsumexp);
-        place.p_token[side] = exp(-nll);
+        place.p_token[side] = exp((double)rows[side][id] - sides[side]->logsumexp);
         tally_add(&compare->tallies[side], nll, best == id);
     }
     compare->agreed += place.best[BACKEND] == place.best[AGAINST];
@@ -150,11 +153,11 @@ static void print_text(const struct compare *compare, struct bytes *out)
     bytes_format(out, "tokens      %zu, %" PRId64 " predicted\n", compare->evaluation.ids.length,
                  compare->tallies[BACKEND].predicted);
     for (int side = 0; side < SIDES; side++) {
-        const struct tally *tally = &compare->tallies[side];
-        bytes_format(out, "%-10s  %s: perplexity %.6f, mean nll %.7f nats, top-1 %.2f %%\n",
-                     side_names[side], compare->scorers[side].engine.ops->name,
-                     exp(tally_mean_nll(tally)), tally_mean_nll(tally),
-                     100 * share(compare, tally->hits));
+        struct tally_text text;
+        tally_format(&compare->tallies[side], &text);
+        bytes_format(out, "%-10s  %s: perplexity %s, mean nll %s nats, top-1 %s\n",
+                     side_names[side], compare->scorers[side].engine.ops->name, text.perplexity,
+                     text.mean_nll, text.top1);
     }
     bytes_format(out,
                  "agreement   %.3f %% of the best tokens, %" PRId64 " differ\n"
@@ -216,9 +219,9 @@ static int run(int argc, char **argv)
     const char *positionals[2];
     const struct option options[] = {
         DEVICE_OPTIONS(sides[BACKEND]),
-        {"against", OPTION_TEXT, &sides[AGAINST].backend, 0, 0, NULL, "NAME",
+        {"against", OPTION_BACKEND, &sides[AGAINST].backend, 0, 0, NULL, "NAME",
          "the backend that it is held against (ref)"},
-        {"against-cpu", OPTION_TEXT, &sides[AGAINST].cpu, 0, 0, NULL, "LEVEL",
+        {"against-cpu", OPTION_LEVEL, &sides[AGAINST].cpu, 0, 0, NULL, "LEVEL",
          "its level of instructions, as --cpu"},
         EVALUATION_OPTIONS(&evaluation) /* and: */
         {"worst", OPTION_INTEGER, &compare.max_worst, 0, 1 << 20, NULL, "N",
@@ -227,6 +230,10 @@ static int run(int argc, char **argv)
         {0},
     };
     int code = options_parse(&command_compare, argc, argv, options, positionals, 2, 2);
+    if (code < 0)
+        code = device_check(&command_compare, &sides[BACKEND], "");
+    if (code < 0)
+        code = device_check(&command_compare, &sides[AGAINST], "against-");
     if (code >= 0)
         return code;
     struct model model;

@@ -14,7 +14,7 @@ struct device_options {
 /* Rows for a command's table of options. */
 #define DEVICE_OPTIONS(device)                                                                     \
     {"backend",                                                                                    \
-     OPTION_TEXT,                                                                                  \
+     OPTION_BACKEND,                                                                               \
      &(device).backend,                                                                            \
      0,                                                                                            \
      0,                                                                                            \
@@ -30,10 +30,14 @@ struct device_options {
          "N",                                                                                      \
          "threads of the cpu backend (the physical cores)"},                                       \
     {                                                                                              \
-        "cpu", OPTION_TEXT, &(device).cpu, 0, 0, NULL, "LEVEL",                                    \
+        "cpu", OPTION_LEVEL, &(device).cpu, 0, 0, NULL, "LEVEL",                                   \
             "instructions of the cpu backend's kernels (the best)"                                 \
     }
 
+/* After parsing: whether the backend takes the threads and level that were chosen. Returns -1, or
+ * the exit code after a line about a usage error; `prefix` stands before the options' names. */
+int device_check(const struct command *command, const struct device_options *device,
+                 const char *prefix);
 /* Fills what the options decide. */
 enum status device_choose(const struct device_options *device, struct engine_options *options,
                           struct error *error);

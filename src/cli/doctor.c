@@ -378,7 +378,7 @@ static int run(int argc, char **argv)
     struct device_options device = {0};
     bool json = false, no_bandwidth = false;
     const struct option options[] = {
-        {"threads", OPTION_INTEGER, &device.threads, 1, 1024, NULL, "N",
+        {"threads", OPTION_INTEGER, &device.threads, 1, THREADS_MAX, NULL, "N",
          "threads to measure the bandwidth with (the physical cores)"},
         {"no-bandwidth", OPTION_FLAG, &no_bandwidth, 0, 0, NULL, NULL,
          "do not measure the read bandwidth"},

@@ -1,6 +1,8 @@
 #include "cli/evaluation.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "base/json.h"
 #include "cli/input.h"
@@ -107,6 +109,15 @@ void tally_add(struct tally *tally, double nll, bool hit)
 double tally_mean_nll(const struct tally *tally)
 {
     return tally->predicted ? tally->nll / (double)tally->predicted : NAN;
+}
+
+void tally_format(const struct tally *tally, struct tally_text *text)
+{
+    double nll = tally_mean_nll(tally);
+    snprintf(text->mean_nll, sizeof text->mean_nll, "%.7f", nll);
+    snprintf(text->perplexity, sizeof text->perplexity, exp(nll) < 1e9 ? "%.6f" : "%.9g", exp(nll));
+    snprintf(text->top1, sizeof text->top1, "%.2f %% (%" PRId64 ")",
+             100 * (double)tally->hits / (double)tally->predicted, tally->hits);
 }
 
 void tally_print_json(const struct tally *tally, struct bytes *out)

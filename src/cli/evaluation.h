@@ -15,7 +15,7 @@ struct evaluation_options {
 /* The rows of a command's option table. */
 #define EVALUATION_OPTIONS(options)                                                                \
     {"chunk",                                                                                      \
-     OPTION_INTEGER,                                                                               \
+     OPTION_SIZE,                                                                                  \
      &(options)->chunk,                                                                            \
      2,                                                                                            \
      INT32_MAX,                                                                                    \
@@ -68,6 +68,11 @@ struct tally {
 
 void tally_add(struct tally *tally, double nll, bool hit);
 double tally_mean_nll(const struct tally *tally);
+/* Its figures as every command shows them to people. */
+struct tally_text {
+    char mean_nll[32], perplexity[32], top1[64];
+};
+void tally_format(const struct tally *tally, struct tally_text *text);
 /* Appends "mean_nll": …, "perplexity": …, "top1": …, as fields of a JSON object. */
 void tally_print_json(const struct tally *tally, struct bytes *out);
 /* A number in full precision; null where JSON has none for it. */

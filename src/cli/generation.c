@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/input.h"
+
 static void print_line(void *context, const char *line)
 {
     (void)context;
@@ -24,12 +26,13 @@ void generation_add_options(struct generation *g, struct option *table, int n)
 {
     struct calla_request *v = &g->values;
     const struct option rows[GENERATION_OPTIONS + 1] = {
+        {"system", OPTION_TEXT, &g->system, 0, 0, NULL, "TEXT", "system message"},
         {"think", OPTION_FLAG, &g->flag, 0, 0, &g->think, NULL,
          "reason before answering (default)"},
         {"no-think", OPTION_FLAG, &g->flag, 0, 0, &g->no_think, NULL, "answer at once"},
-        {"preset", OPTION_TEXT, &g->preset, 0, 0, NULL, "NAME",
-         "the vendor's sampling: thinking, coding, chat, reasoning (the last two: --no-think)"},
-        {"max-tokens", OPTION_INTEGER, &g->max_tokens_value, 1, INT32_MAX, NULL, "N",
+        {"preset", OPTION_PRESET, &g->preset, 0, 0, NULL, "NAME",
+         "sampling and thinking as the vendor advises"},
+        {"max-tokens", OPTION_SIZE, &g->max_tokens_value, 1, INT32_MAX, NULL, "N",
          "end the answer after N tokens"},
         {"temperature", OPTION_REAL, &v->temperature, 0, 2, &g->temperature, "T", "0: greedy"},
         {"top-p", OPTION_REAL, &v->top_p, 1e-9, 1, &g->top_p, "P", "nucleus; 1: off"},
@@ -42,11 +45,11 @@ void generation_add_options(struct generation *g, struct option *table, int n)
          "over tokens that were generated"},
         {"repetition-penalty", OPTION_REAL, &v->repetition_penalty, 1e-3, 1e3, &g->repetition, "X",
          "over prompt and generated tokens; 1: off"},
-        {"seed", OPTION_INTEGER, &g->seed, 0, 0, NULL, "N",
+        {"seed", OPTION_INTEGER, &g->seed, 0, (double)INT64_MAX, NULL, "N",
          "the same seed gives the same text (default: from the clock)"},
         {"stop", OPTION_LIST, &g->stop, 0, 0, NULL, "TEXT",
          "end the answer where TEXT would appear; may be repeated"},
-        {"max-context", OPTION_INTEGER, &g->context_value, 1, INT32_MAX, NULL, "N",
+        {"max-context", OPTION_SIZE, &g->context_value, 1, INT32_MAX, NULL, "N",
          "tokens of prompt and answer together (what fits into memory)"},
         DEVICE_OPTIONS(g->device),
         {"mlock", OPTION_FLAG, &g->lock, 0, 0, NULL, NULL, "keep the weights locked in memory"},
@@ -59,15 +62,23 @@ void generation_add_options(struct generation *g, struct option *table, int n)
 
 int generation_check(const struct command *command, struct generation *generation)
 {
-    struct calla_request unused = {0};
-    struct calla_error error;
+    struct error error;
     if (generation->think && generation->no_think)
         return options_usage(command, "--think and --no-think exclude each other");
-    if (generation->preset && calla_request_preset(&unused, generation->preset, &error) != CALLA_OK)
-        return options_usage(command, "--%s", error.message);
-    for (int i = 0; i < generation->stop.n; i++)
-        if (!generation->stop.values[i][0])
+    for (int i = 0; i < generation->stop.n;
+         i++) { /* what the model could never write ends nothing */
+        const char *stop = generation->stop.values[i];
+        if (!stop[0])
             return options_usage(command, "--stop: found an empty text");
+        if (input_check_utf8("--stop", stop, strlen(stop), &error) != STATUS_OK)
+            return options_usage(command, "%s", error.message);
+    }
+    if (generation->system && input_check_utf8("--system", generation->system,
+                                               strlen(generation->system), &error) != STATUS_OK)
+        return options_usage(command, "%s", error.message);
+    int code = device_check(command, &generation->device, "");
+    if (code >= 0)
+        return code;
     generation->open.max_context = (int32_t)generation->context_value;
     generation->open.backend = generation->device.backend;
     generation->open.threads = (int32_t)generation->device.threads;

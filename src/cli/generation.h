@@ -8,7 +8,7 @@
 
 struct generation {
     struct calla_open_options open; /* complete after generation_check */
-    const char *preset;
+    const char *system, *preset;
     bool think, no_think;
     struct option_list stop;
     int64_t seed;
@@ -21,7 +21,7 @@ struct generation {
     bool flag; /* scratch: flags are told by whether they were given */
 };
 
-#define GENERATION_OPTIONS 20 /* rows that generation_add_options adds */
+#define GENERATION_OPTIONS 21 /* rows that generation_add_options adds */
 
 /* Sets the defaults: a seed from the clock, lines of calla_open to stderr. */
 void generation_init(struct generation *generation);

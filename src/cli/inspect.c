@@ -204,15 +204,15 @@ static int run(int argc, char **argv)
     int64_t context = 0;
     bool json = false, verify = false;
     const struct option options[] = {
-        {.name = "context",
-         .kind = OPTION_INTEGER,
+        {.name = "max-context",
+         .kind = OPTION_SIZE,
          .value = &context,
          .low = 1,
          .high = INT32_MAX,
          .argument = "N",
          .help = "tokens that the memory plan is made for"},
         {.name = "backend",
-         .kind = OPTION_TEXT,
+         .kind = OPTION_BACKEND,
          .value = &backend,
          .argument = "NAME",
          .help = "the backend that it is made for (the best one)"},

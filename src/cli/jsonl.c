@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/command.h"
@@ -56,6 +57,8 @@ int jsonl_run(jsonl_handler *handler, void *context)
     ssize_t length;
     int code = EXIT_DONE;
     struct bytes out = {0};
+    if (isatty(STDIN_FILENO))
+        fprintf(stderr, "JSON objects, one a line, come from the terminal; Ctrl-D ends\n");
     for (long number = 1; (length = getline(&text, &capacity, stdin)) >= 0; number++) {
         if (length > 0 && text[length - 1] == '\n')
             length--;

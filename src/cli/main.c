@@ -21,10 +21,26 @@ static const struct command *const commands[] = {
     &command_synth,    NULL,
 };
 
+void command_complain(const char *message)
+{
+    static const struct {
+        const char *field, *option;
+    } names[] = {{"max_context: ", "--max-context: "}, {"cache: ", "--cache: "}};
+    const char *option = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t length = strlen(names[i].field);
+        if (strncmp(message, names[i].field, length) == 0) {
+            option = names[i].option;
+            message += length;
+        }
+    }
+    fprintf(stderr, "calla: %s%s\n", option, message);
+}
+
 int command_failed(const struct error *error)
 {
     if (error->status != STATUS_CANCELLED)
-        fprintf(stderr, "calla: %s\n", error->message);
+        command_complain(error->message);
     return EXIT_FAILED;
 }
 
@@ -32,11 +48,13 @@ static const char summary[] = "An inference engine for one model, Qwen3.6-35B-A3
 static const char details[] =
     "MODEL is the folder of a checkpoint. Options may stand anywhere, as --name value or "
     "--name=value; what\n"
-    "follows -- is no option. Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong "
-    "usage. "
-    "The\n"
-    "filters (JSONL) answer a line that they refuse with {\"error\": \"…\"} in its place and go "
-    "on.\n";
+    "follows -- is no option. Numbers of tokens and bytes may end with K, M or G, multiples of "
+    "1,024.\n"
+    "Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage. The filters (JSONL) "
+    "read JSON\n"
+    "objects from stdin, one a line, and answer one that they refuse with {\"error\": \"…\"} in "
+    "its place:\n"
+    "  echo '{\"text\": \"hot\"}' | calla tokenize MODEL\n";
 static const struct option program_options[] = {
     {.name = "help", .help = "lists the commands; calla COMMAND --help lists a command's options"},
     {.name = "version", .help = "prints the version"},

@@ -1,4 +1,4 @@
-#include "cli/options.h"
+#include "cli/choices.h"
 
 #include <errno.h>
 #include <math.h>
@@ -9,15 +9,10 @@
 
 static const struct option help_option = {.name = "help", .help = "this text"};
 
-static void print_row(const char *kind, const char *name, const char *argument, const char *text)
-{
-    printf("%s\t%s\t%s\t%s\n", kind, name, argument ? argument : "", text);
-}
-
 void options_print_command(const char *name, const char *arguments, const char *summary,
                            const char *details)
 {
-    print_row("command", name, arguments, summary);
+    printf("command\t%s\t%s\t%s\n", name, arguments, summary);
     for (const char *line = details; line && *line;) {
         int length = (int)strcspn(line, "\n");
         printf("detail\t%.*s\n", length, line);
@@ -27,7 +22,12 @@ void options_print_command(const char *name, const char *arguments, const char *
 
 void options_print_option(const struct option *option)
 {
-    print_row("option", option->name, option->argument, option->help);
+    const char *name;
+    printf("option\t%s\t%s\t%s\t", option->name, option->argument ? option->argument : "",
+           option->help);
+    for (int i = 0; (name = choice_name(option->kind, i)); i++)
+        printf("%s%s", i ? " " : "", name);
+    putchar('\n');
 }
 
 static void print_table(const struct command *command, const struct option *options)
@@ -47,7 +47,11 @@ static void print_help(const struct command *command, const struct option *optio
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", option->name, option->argument ? " " : "",
                  option->argument ? option->argument : "");
-        printf("  %-28s %s\n", left, option->help);
+        printf("  %-28s %s", left, option->help);
+        const char *name;
+        for (int i = 0; (name = choice_name(option->kind, i)); i++)
+            printf("%s%s", i ? ", " : ": ", name);
+        putchar('\n');
     }
     printf("  --%-26s %s\n", help_option.name, help_option.help);
 }
@@ -64,24 +68,76 @@ int options_usage(const struct command *command, const char *format, ...)
     return EXIT_USAGE;
 }
 
-static int set_number(const struct command *command, const struct option *option, const char *text)
+bool options_read_size(const char **at, int64_t *value)
 {
+    static const char units[] = "kKmMgG";
+    char *end;
+    const char *digits = *at + (**at == '-');
+    errno = 0;
+    long long number = strtoll(*at, &end, 10);
+    if (*digits < '0' || *digits > '9' || errno == ERANGE)
+        return false;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)((unit - units) / 2 + 1) : 0;
+    if (number > INT64_MAX >> shift || number < -(INT64_MAX >> shift))
+        return false;
+    *value = number * ((int64_t)1 << shift);
+    *at = end + (unit != NULL);
+    return true;
+}
+
+/* The whole text as a number of that kind; *whole is set for those without a fraction. */
+static bool read_number(enum option_kind kind, const char *text, int64_t *whole, double *real)
+{
+    const char *at = text;
     char *end;
     errno = 0;
-    bool integer = option->kind == OPTION_INTEGER;
-    long long whole = integer ? strtoll(text, &end, 10) : 0;
-    double real = integer ? (double)whole : strtod(text, &end);
-    if (end == text || *end || errno == ERANGE || !isfinite(real))
+    if (kind == OPTION_REAL) {
+        *real = strtod(text, &end);
+        return end > text && !*end && errno != ERANGE && isfinite(*real);
+    }
+    if (kind == OPTION_SIZE && !options_read_size(&at, whole))
+        return false;
+    if (kind == OPTION_INTEGER) {
+        *whole = strtoll(text, &end, 10);
+        at = end;
+    }
+    *real = (double)*whole;
+    return at > text && !*at && errno != ERANGE;
+}
+
+static int set_number(const struct command *command, const struct option *option, const char *text)
+{
+    int64_t whole = 0;
+    double real, low = option->low, high = option->high;
+    if (!read_number(option->kind, text, &whole, &real))
         return options_usage(command, "--%s: found '%s', wanted %s", option->name, text,
-                             integer ? "an integer" : "a number");
-    if (option->low < option->high && (real < option->low || real > option->high))
+                             option->kind == OPTION_REAL   ? "a number"
+                             : option->kind == OPTION_SIZE ? "an integer such as 4096 or 4K"
+                                                           : "an integer");
+    if (low < high && real < low && high >= 0x1p62)
+        return options_usage(command, "--%s: found %s, wanted %.10g or more", option->name, text,
+                             low);
+    if (low < high && (real < low || real > high))
         return options_usage(command, "--%s: found %s, wanted %.10g to %.10g", option->name, text,
-                             option->low, option->high);
-    if (integer)
-        *(int64_t *)option->value = whole;
-    else
+                             low, high);
+    if (option->kind == OPTION_REAL)
         *(double *)option->value = real;
+    else
+        *(int64_t *)option->value = whole;
     return -1;
+}
+
+static int refuse_choice(const struct command *command, const struct option *option,
+                         const char *text)
+{
+    struct bytes names = {0};
+    choice_print(option->kind, " or ", &names);
+    const char *wanted = bytes_terminate(&names);
+    int code = options_usage(command, "--%s: found '%s', wanted %s", option->name, text,
+                             wanted && *wanted ? wanted : "nothing: there is none to choose");
+    bytes_clear(&names);
+    return code;
 }
 
 static int set_value(const struct command *command, const struct option *option, const char *text)
@@ -94,6 +150,14 @@ static int set_value(const struct command *command, const struct option *option,
         return -1;
     case OPTION_NO_FLAG:
         *(bool *)option->value = false;
+        return -1;
+    case OPTION_BACKEND:
+    case OPTION_LEVEL:
+    case OPTION_SHAPE:
+    case OPTION_PRESET:
+        if (!choice_has(option->kind, text))
+            return refuse_choice(command, option, text);
+        *(const char **)option->value = text;
         return -1;
     case OPTION_TEXT:
         *(const char **)option->value = text;

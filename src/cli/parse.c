@@ -80,7 +80,7 @@ static int run(int argc, char **argv)
     int64_t split = 0;
     const struct option options[] = {
         {.name = "split",
-         .kind = OPTION_INTEGER,
+         .kind = OPTION_SIZE,
          .value = &split,
          .low = 1,
          .high = 1 << 30,

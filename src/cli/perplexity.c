@@ -1,7 +1,6 @@
 /* `calla perplexity`: how well the model predicts a text, as defined in
  * models/tiny/reference/README.md. Stands on cli/scorer, below the library: see there. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -66,13 +65,14 @@ static enum status print_json(struct perplexity *p, struct error *error)
 static void print_text(const struct perplexity *p, FILE *out)
 {
     size_t n = p->evaluation.ids.length, chunk = (size_t)p->evaluation.chunk;
+    struct tally_text text;
+    tally_format(&p->tally, &text);
     fprintf(out,
             "tokens      %zu in %zu chunk%s of %zu, %" PRId64 " predicted\n"
-            "mean nll    %.7f nats\nperplexity  %.6g\n"
-            "top-1       %.2f %% (%" PRId64 ")\ntime        %.1f s, %.1f tok/s, backend %s\n",
+            "mean nll    %s nats\nperplexity  %s\ntop-1       %s\n"
+            "time        %.1f s, %.1f tok/s, backend %s\n",
             n, (n + chunk - 1) / chunk, n > chunk ? "s" : "", chunk, p->tally.predicted,
-            tally_mean_nll(&p->tally), exp(tally_mean_nll(&p->tally)),
-            100 * (double)p->tally.hits / (double)p->tally.predicted, p->tally.hits, p->seconds,
+            text.mean_nll, text.perplexity, text.top1, p->seconds,
             p->seconds > 0 ? (double)p->tally.predicted / p->seconds : 0,
             p->scorer.engine.ops->name);
 }
@@ -112,6 +112,8 @@ static int run(int argc, char **argv)
         {0},
     };
     int code = options_parse(&command_perplexity, argc, argv, options, positionals, 2, 2);
+    if (code < 0)
+        code = device_check(&command_perplexity, &side, "");
     if (code >= 0)
         return code;
     if (p.json && p.jsonl)

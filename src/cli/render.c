@@ -80,7 +80,7 @@ const struct command command_render = {
     .run = run,
     .details =
         "in:  {\"messages\": […], \"tools\": […], \"add_generation_prompt\": true|false,\n"
-        "      \"enable_thinking\": true|false, \"preserve_thinking\": true|false}; all but "
-        "messages may be absent: no tools, false, undefined, undefined\n"
+        "      \"enable_thinking\": true|false, \"preserve_thinking\": true|false};\n"
+        "     all but messages may be absent: no tools, false, undefined, undefined\n"
         "out: {\"text\": \"…\", \"ids\": […]}, or {\"error\": \"…\"} in the template's own words\n",
 };

@@ -18,7 +18,7 @@
 struct run {
     struct generation generation;
     struct calla_request request;
-    const char *model, *prompt, *system, *tools_path, *messages_path;
+    const char *model, *prompt, *tools_path, *messages_path;
     struct bytes input; /* the prompt from stdin */
     struct bytes messages, tools;
     bool json, raw;
@@ -28,7 +28,7 @@ struct run {
 
 static int failed(const struct calla_error *error)
 {
-    fprintf(stderr, "calla: %s\n", error->message);
+    command_complain(error->message);
     return EXIT_FAILED;
 }
 
@@ -43,17 +43,11 @@ static void append_message(struct bytes *messages, const char *role, const char 
     bytes_append_byte(messages, '}');
 }
 
-/* The prompt from the argument or stdin, and the messages around it. What the model could never
- * write ends no answer, so stop texts are checked as well. */
+/* The prompt from the argument or stdin, and the messages around it. */
 static enum status read_prompt(struct run *run, struct error *error)
 {
-    const struct option_list *stop = &run->generation.stop;
     enum status status = STATUS_OK;
-    const char *text = run->prompt, *name = "PROMPT";
-    for (int i = 0; i < stop->n && status == STATUS_OK; i++)
-        status = input_check_utf8("--stop", stop->values[i], strlen(stop->values[i]), error);
-    if (status != STATUS_OK)
-        return status;
+    const char *text = run->prompt, *name = "PROMPT", *system = run->generation.system;
     if (run->messages_path) {
         status = input_read_json(run->messages_path, &run->messages, error);
         run->request.messages = run->messages.data;
@@ -73,8 +67,6 @@ static enum status read_prompt(struct run *run, struct error *error)
         status = input_check_utf8(name, text, length, error);
     if (status == STATUS_OK && !run->raw && input_is_blank(text, length))
         status = error_set(error, STATUS_INVALID, "%s: found no text, wanted a prompt", name);
-    if (status == STATUS_OK && run->system)
-        status = input_check_utf8("--system", run->system, strlen(run->system), error);
     if (status != STATUS_OK)
         return status;
     if (run->raw) {
@@ -82,8 +74,8 @@ static enum status read_prompt(struct run *run, struct error *error)
         run->request.prompt_length = length;
         return STATUS_OK;
     }
-    if (run->system)
-        append_message(&run->messages, "system", run->system, strlen(run->system));
+    if (system)
+        append_message(&run->messages, "system", system, strlen(system));
     append_message(&run->messages, "user", text, length);
     bytes_append_byte(&run->messages, ']');
     run->request.messages = bytes_terminate(&run->messages);
@@ -218,8 +210,7 @@ static int run_run(int argc, char **argv)
     const char *positionals[2] = {NULL, NULL};
     generation_init(&run.generation);
     run.generation.open.cache_bytes = -1; /* there is no second prompt */
-    struct option options[6 + GENERATION_OPTIONS] = {
-        {"system", OPTION_TEXT, &run.system, 0, 0, NULL, "TEXT", "system message"},
+    struct option options[5 + GENERATION_OPTIONS] = {
         {"raw", OPTION_FLAG, &run.raw, 0, 0, NULL, NULL,
          "the prompt is the model's input as it stands: no template, <|…|> are control tokens"},
         {"messages", OPTION_TEXT, &run.messages_path, 0, 0, NULL, "FILE",
@@ -228,16 +219,17 @@ static int run_run(int argc, char **argv)
          "tools the model may call, JSON array in OpenAI's form"},
         {"json", OPTION_FLAG, &run.json, 0, 0, NULL, NULL, "print one JSON object instead"},
     };
-    generation_add_options(&run.generation, options, 5);
+    generation_add_options(&run.generation, options, 4);
     int code = options_parse(&command_run, argc, argv, options, positionals, 1, 2);
     if (code < 0)
         code = generation_check(&command_run, &run.generation);
     if (code >= 0)
         return code;
-    if (run.raw && (run.system || run.tools_path || run.messages_path || run.generation.think))
+    if (run.raw &&
+        (run.generation.system || run.tools_path || run.messages_path || run.generation.think))
         return options_usage(&command_run,
                              "--raw excludes --system, --tools, --messages and --think");
-    if (run.messages_path && (run.system || positionals[1]))
+    if (run.messages_path && (run.generation.system || positionals[1]))
         return options_usage(&command_run, "--messages excludes PROMPT and --system");
     run.model = positionals[0];
     run.prompt = positionals[1];

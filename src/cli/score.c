@@ -201,16 +201,17 @@ static int run_score(int argc, char **argv)
     int64_t context = 0, n_greedy = 0;
     struct device_options side = {0};
     const struct option options[] = {
-        {"greedy", OPTION_INTEGER, &n_greedy, 0, 1 << 20, NULL, "N",
+        {"greedy", OPTION_SIZE, &n_greedy, 0, 1 << 20, NULL, "N",
          "continue each line greedily by N tokens, through stop tokens"},
         {"hidden", OPTION_TEXT, &hidden_path, 0, 0, NULL, "FILE",
          "write inner tensors as safetensors, names prefixed by the line's name"},
-        {"max-context", OPTION_INTEGER, &context, 1, INT32_MAX, NULL, "N",
-         "tokens a line can have"},
+        {"max-context", OPTION_SIZE, &context, 1, INT32_MAX, NULL, "N", "tokens a line can have"},
         DEVICE_OPTIONS(side),
         {0},
     };
     int code = options_parse(&command_score, argc, argv, options, &path, 1, 1);
+    if (code < 0)
+        code = device_check(&command_score, &side, "");
     if (code >= 0)
         return code;
     struct model model;

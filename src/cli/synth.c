@@ -26,13 +26,6 @@ static void on_signal(int number)
     atomic_store(&interrupted, true);
 }
 
-static const struct shape *shape_named(const char *name)
-{
-    return strcmp(name, shape_35b_a3b.name) == 0 ? &shape_35b_a3b
-           : strcmp(name, shape_tiny.name) == 0  ? &shape_tiny
-                                                 : NULL;
-}
-
 /* A tokenizer of another model would make a checkpoint that no loader takes. */
 static enum status check_tokenizer(const struct file_map *map, const char *path,
                                    const struct shape *shape, struct error *error)
@@ -117,10 +110,10 @@ static int run(int argc, char **argv)
     bool vision = false;
     const struct option options[] = {
         {.name = "shape",
-         .kind = OPTION_TEXT,
+         .kind = OPTION_SHAPE,
          .value = &name,
          .argument = "NAME",
-         .help = "35b-a3b, the real model's (19.5 GB), or tiny (23 MB)"},
+         .help = "the real model's (19.5 GB) or that of models/tiny (23 MB)"},
         {.name = "seed",
          .kind = OPTION_INTEGER,
          .value = &seed,
@@ -142,11 +135,9 @@ static int run(int argc, char **argv)
     int code = options_parse(&command_synth, argc, argv, options, &folder, 1, 1);
     if (code >= 0)
         return code;
-    const struct shape *shape = name ? shape_named(name) : NULL;
     if (!name)
         return options_usage(&command_synth, "--shape: found nothing, wanted 35b-a3b or tiny");
-    if (!shape)
-        return options_usage(&command_synth, "--shape: found '%s', wanted 35b-a3b or tiny", name);
+    const struct shape *shape = shape_find(name);
     if (!tokenizer && shape == &shape_tiny && !file_is_absent(TINY_TOKENIZER))
         tokenizer = TINY_TOKENIZER;
     if (!tokenizer)

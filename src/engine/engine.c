@@ -29,7 +29,7 @@ enum status engine_context(const struct backend_ops *ops, const struct weights *
 {
     if (wanted < 0 || wanted > max_position_embeddings)
         return error_set(error, STATUS_INVALID,
-                         "context: found %d, wanted 0 to %d tokens, the "
+                         "max_context: found %d, wanted 0 to %d tokens, the "
                          "model's max_position_embeddings",
                          wanted, max_position_embeddings);
     *context = wanted > 0 ? wanted : max_position_embeddings;
@@ -102,7 +102,7 @@ enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
         .n_valid_ids = n_valid_ids,
     };
     engine->ops->plan(&engine->options, &engine->plan);
-    return STATUS_OK;
+    return backend_check(options->ops, options->threads, options->cpu, error);
 }
 
 enum status engine_open(struct engine *engine, struct error *error)

@@ -132,9 +132,14 @@ enum status library_open(const char *path, const struct backend_ops *ops,
                          const struct calla_open_options *options, struct calla_model **model,
                          struct error *error)
 {
+    *model = NULL;
+    enum status status =
+        backend_check(ops, options ? options->threads : 0, options ? options->cpu : NULL, error);
+    if (status != STATUS_OK)
+        return status;
     struct calla_model *opened = calloc(1, sizeof *opened);
-    enum status status = opened ? open_model(path, ops, options, opened, error)
-                                : error_no_memory(error, "the model");
+    status = opened ? open_model(path, ops, options, opened, error)
+                    : error_no_memory(error, "the model");
     if (status != STATUS_OK) {
         calla_close(opened);
         opened = NULL;
@@ -234,23 +239,30 @@ void calla_request_init(const struct calla_model *model, struct calla_request *r
     };
 }
 
+static const struct {
+    const char *name;
+    enum calla_thinking thinking;
+    double temperature, top_p;
+    int32_t top_k;
+    double presence_penalty;
+} presets[] = {
+    /* spec 1.2; min_p is 0 and the repetition penalty 1 in all of them */
+    {"thinking", CALLA_THINKING_ON, 1.0, 0.95, 20, 1.5},
+    {"coding", CALLA_THINKING_ON, 0.6, 0.95, 20, 0.0},
+    {"chat", CALLA_THINKING_OFF, 0.7, 0.8, 20, 1.5},
+    {"reasoning", CALLA_THINKING_OFF, 1.0, 1.0, 40, 2.0},
+};
+#define N_PRESETS (int)(sizeof presets / sizeof presets[0])
+
+const char *calla_preset_name(int i)
+{
+    return i >= 0 && i < N_PRESETS ? presets[i].name : NULL;
+}
+
 enum calla_status calla_request_preset(struct calla_request *request, const char *name,
                                        struct calla_error *error)
 {
-    static const struct {
-        const char *name;
-        enum calla_thinking thinking;
-        double temperature, top_p;
-        int32_t top_k;
-        double presence_penalty;
-    } presets[] = {
-        /* spec 1.2; min_p is 0 and the repetition penalty 1 in all of them */
-        {"thinking", CALLA_THINKING_ON, 1.0, 0.95, 20, 1.5},
-        {"coding", CALLA_THINKING_ON, 0.6, 0.95, 20, 0.0},
-        {"chat", CALLA_THINKING_OFF, 0.7, 0.8, 20, 1.5},
-        {"reasoning", CALLA_THINKING_OFF, 1.0, 1.0, 40, 2.0},
-    };
-    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
+    for (int i = 0; i < N_PRESETS; i++) {
         if (strcmp(name, presets[i].name) != 0)
             continue;
         request->thinking = presets[i].thinking;

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/bytes.h"
 #include "base/file_map.h"
 #include "base/json.h"
 #include "model/config_fields.h"
+#include "model/folder.h"
 
 #define MAX_FILE_SIZE (16 << 20) /* bytes; the target's config.json has 24 KB */
 
@@ -416,21 +416,10 @@ static enum status map_small(const char *path, struct file_map *map, struct erro
     return status;
 }
 
-static enum status check_folder(const char *folder, struct error *error)
-{
-    struct stat info;
-    if (!folder[0]) /* FOLDER/NAME would be a file of the root folder */
-        return error_set(error, STATUS_INVALID, "model: found an empty path, wanted a folder");
-    if (stat(folder, &info) == 0 && !S_ISDIR(info.st_mode))
-        return error_set(error, STATUS_INVALID,
-                         "%s: found a file, wanted the folder of an MLX checkpoint", folder);
-    return STATUS_OK; /* what stat cannot see, open will name */
-}
-
 enum status config_open(const char *folder, struct config *config, struct error *error)
 {
     *config = (struct config){0};
-    enum status status = check_folder(folder, error);
+    enum status status = folder_check(folder, error);
     if (status != STATUS_OK)
         return status;
     char *path = path_join(folder, "config.json");

@@ -1,5 +1,7 @@
 #include "model/shape.h"
 
+#include <string.h>
+
 const struct shape shape_35b_a3b = {
     .name = "35b-a3b",
     .hidden_size = 2048,
@@ -45,6 +47,16 @@ const struct shape shape_tiny = {
     .rms_norm_eps = 1e-6,
     .rope_theta = 1e7,
 };
+
+const struct shape *const known_shapes[] = {&shape_35b_a3b, &shape_tiny, NULL};
+
+const struct shape *shape_find(const char *name)
+{
+    for (const struct shape *const *shape = known_shapes; *shape; shape++)
+        if (strcmp(name, (*shape)->name) == 0)
+            return *shape;
+    return NULL;
+}
 
 bool shape_is_full_attention(const struct shape *shape, int layer)
 {

@@ -38,6 +38,9 @@ struct shape {
 #define L2_NORM_EPS 1e-6f /* spec 2.5 step 4: a constant, not rms_norm_eps */
 
 extern const struct shape shape_35b_a3b, shape_tiny;
+extern const struct shape *const known_shapes[]; /* all of them; ends with NULL */
+
+const struct shape *shape_find(const char *name); /* NULL: unknown */
 
 bool shape_is_full_attention(const struct shape *shape, int layer);
 int shape_n_full_attention(const struct shape *shape);   /* layers with a KV cache */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "model/folder.h"
 
 #define MAX_INDEX_SIZE (100 << 20) /* bytes; the target's index has 0.2 MB */
 
@@ -173,9 +174,8 @@ static enum status open_all(struct shard_set *set, const char *folder, const cha
         return status;
     }
     if (file_is_absent(single))
-        return error_set(error, STATUS_IO,
-                         "%s: found neither model.safetensors.index.json nor model.safetensors",
-                         folder);
+        return folder_refuse(folder, "neither model.safetensors.index.json nor model.safetensors",
+                             error);
     enum status status = open_shard(set, folder, "model.safetensors", error);
     return status == STATUS_OK ? gather_tensors(set, error) : status;
 }

@@ -45,7 +45,7 @@ static void wants_one_line(void)
 static void test_table(void **state)
 {
     (void)state;
-    assert_int_equal(inspect("models/tiny --context 100", "2>&1"), 0);
+    assert_int_equal(inspect("models/tiny --max-context 100", "2>&1"), 0);
     wants("shape        tiny: hidden 256, 8 layers (2 with full attention), 32 experts");
     wants("max context  32768 tokens");
     wants("stop ids     4052 4050\n");
@@ -56,7 +56,7 @@ static void test_table(void **state)
 static void test_json(void **state)
 {
     (void)state;
-    assert_int_equal(inspect("models/tiny --json --context 100 --backend ref", "2>&1"), 0);
+    assert_int_equal(inspect("models/tiny --json --max-context 100 --backend ref", "2>&1"), 0);
     wants_one_line();
     json_t *object = json_loads(out, 0, NULL);
     assert_non_null(object);
@@ -83,14 +83,15 @@ static void test_errors(void **state)
 {
     (void)state;
     assert_int_equal(inspect("", "2>&1"), 2);
-    assert_int_equal(inspect("models/tiny --context 0", "2>&1"), 2);
-    assert_int_equal(inspect("models/tiny --context 32769", "2>&1"), 1);
-    wants("context: found 32769, wanted 0 to 32768");
+    assert_int_equal(inspect("models/tiny --max-context 0", "2>&1"), 2);
+    assert_int_equal(inspect("models/tiny --max-context 32769", "2>&1"), 1);
+    wants("--max-context: found 32769, wanted 0 to 32768");
     wants_one_line();
-    assert_int_equal(inspect("models/tiny --backend abacus", "2>&1"), 1);
+    assert_int_equal(inspect("models/tiny --backend abacus", "2>&1"), 2);
+    wants("--backend: found 'abacus', wanted");
     wants_one_line();
     assert_int_equal(inspect("does/not/exist", "2>&1"), 1);
-    wants("calla: does/not/exist/config.json: No such file or directory");
+    wants("calla: does/not/exist: No such file or directory; wanted the folder of an MLX");
     wants_one_line();
     assert_int_equal(inspect("Makefile", "2>&1"), 1);
     wants_one_line();

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from conftest import TINY, assert_one_line_error, calla, filter_lines
-from support import copy_model
+from support import copy_model, read_some, start
 
 QUICK = ["--no-bandwidth", "--repeat", "2", "--decode", "4"]
 TEXT = "A dictionary gives the meaning of words. " * 8
@@ -139,6 +139,7 @@ def test_bandwidth_and_share():
 def test_time_limit(tmp_path):
     file = tmp_path / "out.csv"
     result = bench(TINY, "--no-bandwidth", "--time-limit", "0.001", "--csv", file)
+    assert "\ntime limit     0.001 s; --time-limit SECONDS allows more, 0 all\n" in result.out
     rows = [line for line in result.out.split("\n") if line.endswith("cut by --time-limit")]
     # 32K and more exceed the model's own limit once something is decoded after it
     assert len(rows) == 7 and result.out.count("cut by the model's longest context") == 3
@@ -148,6 +149,18 @@ def test_time_limit(tmp_path):
     short, long = result["results"]
     assert "cut" not in short and long["cut"] == "--time-limit"
     assert long["prefill_tok_per_s"] is None and long["decode_tok_per_s"] is None
+
+
+def test_rows_come_as_they_are_measured():
+    """And before them what is known of the machine, also where stdout is no terminal."""
+    process = start("bench", *SYNTHETIC, "--no-bandwidth", "--prompt-lengths", "8,128K", "--decode", "1",
+                    "--repeat", "1")
+    shown = b""
+    while b"\n      8    1 " not in shown:
+        shown += read_some(process.stdout)
+    assert process.poll() is None and shown.startswith(b"machine ")
+    process.kill()
+    process.wait()
 
 
 def test_context_and_memory():
@@ -270,13 +283,15 @@ def test_plot_odd_files(tmp_path):
     ([TINY, "--rows", "0"], ["--rows", "1 to 64"]),
     ([TINY, "--depth", "0", "--decode", "0"], ["--decode", "--depth"]),
     ([TINY, "--fake-depth"], ["--fake-depth wants --depth"]),
+    ([TINY, "--backend", "abacus"], ["--backend", "'abacus'", "ref"]),
+    ([TINY, "--backend", "ref", "--threads", "2"], ["--threads: found 2", "ref takes none"]),
+    ([TINY, "--decode", "1G"], ["--decode: found 1G", "1048576"]),
 ])
 def test_usage(arguments, words):
     assert_one_line_error(bench(*arguments, code=2), 2, *[w.replace("'", "") for w in words])
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ([TINY, "--backend", "abacus"], ["backend", "'abacus'"]),
     ([TINY, "--text", "/no/such"], ["/no/such", "No such file"]),
     ([TINY, "--text", "/dev/null"], ["/dev/null", "no text"]),
     (["/no/such/model"], ["/no/such/model"]),

@@ -403,7 +403,7 @@ def test_quit_and_end():
 
 def test_commands_without_a_message():
     for line, word in (("/regenerate", "no message"), ("/edit x", "no message"), ("/tool x", "waits"),
-                       ("/save", "file name"), ("/load", "file name"), ("/preset poet", "poet"),
+                       ("/save", "wanted /save FILE"), ("/load", "wanted /load FILE"), ("/preset poet", "poet"),
                        ("/think maybe", "on or off"), ("/drop", "only one turn")):
         result = talk(line, code=1)
         assert word in notes(result)[0] and result.out == "", line
@@ -422,6 +422,9 @@ def test_preset_and_think():
     assert lines[0].startswith("temperature 0.7, top_p 0.8, top_k 20, presence penalty 1.5")
     assert lines[0].endswith("off") and lines[1] == "thinking is off"
     assert lines[2].endswith("on") and lines[3:] == ["thinking is off", "thinking is on"]
+    shown, names = notes(talk("/preset", options=("--temperature", "0.25")))  # changes nothing
+    assert shown.startswith("temperature 0.25, top_p ")
+    assert names == "/preset NAME takes thinking, coding, chat or reasoning"
 
 
 def test_edit_in_two_lines_and_given_up():
@@ -633,6 +636,7 @@ def test_reader_that_leaves():
 
 @pytest.mark.parametrize("arguments, words", [
     ((), ("MODEL",)), ((TINY, "x"), ("'x'",)), ((TINY, "--cache", "-1"), ("--cache",)),
+    ((TINY, "--cache", "512"), ("--cache: found 512", "at least 1M")),
     ((TINY, "--think", "--no-think"), ("exclude",)), ((TINY, "--preset", "poet"), ("poet",)),
     ((TINY, "--stop", ""), ("--stop",)),
 ])
@@ -642,6 +646,6 @@ def test_usage(arguments, words):
 
 def test_start_that_fails(tmp_path):
     for options, word in ((("--load", "/no/such"), "No such file"), (("--tools", tmp_path), ""),
-                          (("--cache", str(1 << 25)), "cache: ")):
+                          (("--cache", "32768G"), "--cache: found 32768.00 GiB")):
         result = calla("chat", TINY, *options)
         assert result.code == 1 and word in notes(result)[-1] and len(notes(result)) == 1

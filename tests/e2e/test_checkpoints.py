@@ -104,7 +104,7 @@ def test_config_that_is_none(model, text):
 
 def test_config_missing(model):
     (model / "config.json").unlink()
-    refused(model, "config.json", "No such file")
+    refused(model, "found no config.json", "only LICENSE, ", " more; wanted the folder of")
 
 
 def test_config_is_a_folder(model):
@@ -373,7 +373,7 @@ def test_no_chat_template_is_nothing_to_tell(model):
 def test_row_76_plan_is_told_before_and_holds(model):
     """inspect's plan adds up, is told by run before it reads, and the process stays within it and
     what a small program takes."""
-    plan = json.loads(calla("inspect", model, "--json", "--context", "2048").out)["memory"]
+    plan = json.loads(calla("inspect", model, "--json", "--max-context", "2048").out)["memory"]
     assert plan["fits"] and plan["total"] == (plan["weights"] + plan["kv_cache"] + plan["state"] +
                                               plan["workspace"])
     process = start("run", model, "word and " * 180, "--max-context", "2048", "--max-tokens", "2")

@@ -84,10 +84,16 @@ def test_too_many_arguments(command):
     (["--frequency-penalty", "-3"], ["--frequency-penalty", "found -3"]),
     (["--repetition-penalty", "0"], ["--repetition-penalty", "found 0"]),
     (["--max-tokens", "0"], ["--max-tokens", "found 0", "1 to"]),
-    (["--max-tokens", "5k"], ["--max-tokens", "found '5k'", "an integer"]),
+    (["--max-tokens", "5x"], ["--max-tokens", "found '5x'", "such as 4096 or 4K"]),
+    (["--max-tokens", "K"], ["--max-tokens", "found 'K'"]),
+    (["--max-tokens", "1KK"], ["--max-tokens", "found '1KK'"]),
+    (["--max-tokens", "2G"], ["--max-tokens", "found 2G", "to 2147483647"]),
+    (["--max-tokens", "9999999999G"], ["--max-tokens", "'9999999999G'"]),
+    (["--max-context", "-4K"], ["--max-context", "found -4K", "1 to"]),
     (["--max-tokens", "4294967297"], ["--max-tokens", "found 4294967297"]),
     (["--max-context", "0"], ["--max-context", "found 0", "1 to"]),
     (["--seed", "99999999999999999999"], ["--seed", "99999999999999999999"]),
+    (["--seed", "-1"], ["--seed: found -1, wanted 0 or more"]),
     (["--seed"], ["--seed", "wants a value"]),
     (["--json=yes"], ["--json", "takes no value"]),
     (["--stop", ""], ["--stop", "empty"]),
@@ -107,8 +113,8 @@ def test_run_refuses_values(arguments, words):
     ("score", ["--greedy", "many"], ["--greedy", "'many'"]),
     ("score", ["--hidden"], ["--hidden", "wants a value"]),
     ("score", ["--max-context", "0"], ["--max-context", "found 0"]),
-    ("inspect", ["--context", "0"], ["--context", "found 0"]),
-    ("inspect", ["--context", "-5"], ["--context", "found -5"]),
+    ("inspect", ["--max-context", "0"], ["--max-context", "found 0"]),
+    ("inspect", ["--max-context", "-5"], ["--max-context", "found -5"]),
     ("parse", ["--split", "0"], ["--split", "0"]),
     ("parse", ["--split", "x"], ["--split", "'x'"]),
 ])
@@ -116,19 +122,40 @@ def test_other_commands_refuse_values(command, arguments, words):
     assert_one_line_error(calla(command, TINY, *arguments), 2, *words)
 
 
-@pytest.mark.parametrize("command", ["run", "score", "inspect"])
-def test_unknown_backend(command):
-    arguments = [TINY, "hi"] if command == "run" else [TINY]
-    assert_one_line_error(calla(command, *arguments, "--backend", "none"), 1, "backend", "'none'",
-                          "ref")
+# the model is not there: none of these is opened
+@pytest.mark.parametrize("command, arguments", [
+    ("run", ["hi"]), ("chat", []), ("bench", []), ("perplexity", ["file"]), ("compare", ["file"]), ("score", []),
+    ("inspect", [])])
+def test_wrong_backend_and_level(command, arguments):
+    for options, words in ((["--backend", "none"], ["--backend: found 'none'", "ref"]),
+                           (["--backend", "Ref"], ["--backend: found 'Ref'"]),
+                           (["--cpu", "abacus"], ["--cpu: found 'abacus'", "portable"]),
+                           (["--backend", "ref", "--threads", "2"], ["--threads: found 2", "ref takes none"]),
+                           (["--backend", "ref", "--cpu", "portable"],
+                            ["--cpu: found 'portable'", "ref takes none"])):
+        if command != "inspect" or options[-1].lower() in ("none", "ref"):
+            result = calla(command, "no/such/model", *arguments, *options)
+            assert_one_line_error(result, 2, *words, f"calla {command} --help")
+    if command == "compare":
+        for option in ("--against", "--against-cpu"):
+            assert_one_line_error(calla("compare", "a", "b", option, "no"), 2, f"{option}: found 'no'")
+        assert_one_line_error(calla("compare", "a", "b", "--against-cpu", "portable"), 2,
+                              "--against-cpu: found 'portable'", "ref takes none")
+
+
+def test_sizes():
+    for command, option, more in (("run", "--max-context", ["hi", "--max-tokens", "1K"]),
+                                  ("inspect", "--max-context", [])):
+        for text in ("4K", "4k", "4096"):
+            result = calla(command, TINY, *more, option, text)
+            assert result.code == 0 and "of 4096 tokens" in result.out + result.err
 
 
 @pytest.mark.parametrize("command", ["run", "score", "inspect"])
 def test_more_context_than_the_model_has(command):
-    option = "--context" if command == "inspect" else "--max-context"
     arguments = [TINY, "hi"] if command == "run" else [TINY]
-    assert_one_line_error(calla(command, *arguments, option, "32769"), 1, "context", "32769",
-                          "32768")
+    assert_one_line_error(calla(command, *arguments, "--max-context", "32769"), 1,
+                          "--max-context: found 32769", "32768")
 
 
 def test_values_may_be_joined_and_options_may_come_first():
@@ -159,7 +186,7 @@ def test_long_argument_does_not_hide_the_reason(length):
     long = "a" * 99 + "é" * (length // 2)
     for arguments, code, reason in (
             (["run", long, "x"], 1, "File name too long"), (["inspect", long], 1, "too long"),
-            (["run", TINY, "x", "--backend", long], 1, "wanted"),
+            (["run", TINY, "x", "--backend", long], 2, "wanted"),
             (["run", TINY, "x", "--tools", long], 1, "File name too long"),
             (["run", TINY, "x", "--preset", long], 2, "wanted thinking, coding"),
             (["run", TINY, "x", "--top-p", long], 2, "wanted a number"),
@@ -194,7 +221,25 @@ def test_row_80_empty_folder(tmp_path):
     for command in ("run", "score", "inspect", "tokenize"):
         arguments = ["hi"] if command == "run" else []
         result = calla(command, tmp_path, *arguments, timeout=5)
-        assert_one_line_error(result, 1, str(tmp_path), "No such file")
+        assert_one_line_error(result, 1, str(tmp_path), "No such file" if command == "tokenize" else
+                              "found no config.json; wanted the folder of an MLX checkpoint")
+
+
+def test_row_80_folder_of_something_else(tmp_path):
+    """What was looked for, what is there, and how to get a model."""
+    for name in ("z.gguf", "b", "c\nd", ".hidden", "a"):
+        (tmp_path / name).touch()
+    words = ["wanted the folder of an MLX checkpoint, with config.json, tokenizer.json and *.safetensors",
+             "hf download mlx-community/Qwen3.6-35B-A3B-4bit --local-dir"]
+    assert_one_line_error(calla("run", tmp_path, "hi"), 1,
+                          "found no config.json, only a, b, c?d, z.gguf; ", *words)
+    for name in ("0", "1", "2"):
+        (tmp_path / name).touch()
+    assert_one_line_error(calla("run", tmp_path, "hi"), 1, "only 0, 1, 2, a, b and 2 more; ", *words)
+    (tmp_path / "config.json").symlink_to(TINY / "config.json")
+    assert_one_line_error(calla("run", tmp_path, "hi"), 1, "found neither model.safetensors.index.json nor "
+                          "model.safetensors, only 0, 1, 2, a, b and 3 more; ", *words)
+    assert_one_line_error(calla("run", tmp_path / "no", "hi"), 1, "/no: No such file", *words)
 
 
 # ---- output that nobody takes --------------------------------------------------------------------

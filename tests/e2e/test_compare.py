@@ -2,6 +2,7 @@
 The arithmetic itself is tested in tests/engine/test_divergence.c."""
 
 import json
+import re
 
 import pytest
 from conftest import REFERENCE, TINY, assert_one_line_error, calla
@@ -50,8 +51,14 @@ def test_sides_are_those_of_perplexity(backend):
     found = compare(*arguments, "--against", "ref")
     (alone,) = calla("perplexity", TINY, *arguments, "--json").lines()
     assert found["tokens"] == alone["tokens"] == 120 and found["predicted"] == alone["predicted"]
-    assert found["backend"]["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-6)
+    assert found["backend"]["perplexity"] == alone["perplexity"]
     assert found["backend"]["top1"] == alone["top1"]
+    # and read the same where people read them
+    shown = calla("perplexity", TINY, *arguments).out
+    figures = [re.search(rf"^{name} +(.*)$", shown, re.M)[1] for name in ("perplexity", "mean nll", "top-1")]
+    both = calla("compare", TINY, *arguments, "--against", "ref").out
+    assert re.search(r"^backend +\w+: perplexity (.*), mean nll (.*), top-1 (.*)$", both, re.M).groups() == (
+        *figures,)
 
 
 def test_readable_result(tmp_path):
@@ -71,7 +78,7 @@ def test_wrong_input(tmp_path):
     path.write_bytes(b"ab\xfe")
     assert_one_line_error(calla("compare", TINY, path), 1, "text.txt", "not UTF-8 at byte 2")
     path.write_text("abc abc")
-    assert_one_line_error(calla("compare", TINY, path, "--against", "no"), 1, "found 'no'")
+    assert_one_line_error(calla("compare", TINY, path, "--against", "no"), 2, "--against: found 'no'")
     assert_one_line_error(calla("compare", TINY, path, "--worst", "-1"), 2, "--worst", "-1")
     assert_one_line_error(calla("compare", TINY, path, "--chunk", "1"), 2, "--chunk")
     assert calla("compare", TINY, path, "--worst", "0").code == 0

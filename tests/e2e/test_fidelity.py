@@ -8,7 +8,7 @@ import json
 import platform
 
 import pytest
-from conftest import REFERENCE, TINY, calla, filter_lines, read_jsonl
+from conftest import REFERENCE, TINY, assert_one_line_error, calla, filter_lines, read_jsonl
 from support import GREEDY
 
 LEVELS = (["amx", "avx512vnni", "avx512", "avx2", "portable"] if platform.machine() == "x86_64" else
@@ -22,7 +22,7 @@ def usable(level):
     result = filter_lines("score", [{"ids": [1]}], "--cpu", level)
     if result.code == 0:
         return True
-    assert "this CPU cannot run" in result.err, result.err
+    assert_one_line_error(result, 2, f"--cpu: this CPU cannot run '{level}', wanted one of: ")
     return False
 
 
@@ -40,8 +40,8 @@ def best():
 
 def test_levels_are_these():
     result = filter_lines("score", [{"ids": [1]}], "--cpu", "abacus")
-    assert result.code == 1
-    names = result.err.strip().split("wanted one of: ")[1].split(", ")
+    assert result.code == 2
+    names = result.err.split("wanted ")[1].split(" (see")[0].replace(" or ", ", ").split(", ")
     assert names == LEVELS
 
 

@@ -1,6 +1,8 @@
 """The JSONL filters: one line in, one line out, whatever the line is."""
 
 import json
+import os
+import pty
 import time
 import unicodedata
 
@@ -441,3 +443,14 @@ def test_big_integer_arguments_are_right(value):
 def test_argument_twice_the_last_one_counts():
     output = WEATHER_CALL.format("Paris\n</parameter>\n<parameter=city>\nRome")
     assert parse(output)["tool_calls"][0]["arguments"] == {"city": "Rome"}
+
+
+def test_terminal_is_told_what_is_wanted():
+    terminal, side = pty.openpty()
+    process = start("tokenize", TINY, stdin=side)
+    assert b"JSON objects, one a line" in read_some(process.stderr)
+    os.write(terminal, b'{"text": "hot"}\n\x04')
+    assert read_some(process.stdout).startswith(b'{"ids": [')
+    assert process.wait(30) == 0
+    os.close(terminal)
+    os.close(side)

@@ -55,16 +55,16 @@ def test_counts_are_those_of_the_files():
 
 @pytest.mark.parametrize("context", [1, 100, 4096, 32768])
 def test_row_76_plan(context):
-    memory = inspect_json("--context", context)["memory"]
+    memory = inspect_json("--max-context", context)["memory"]
     assert memory["context"] == context and memory["fits"] is True
     # a context is rounded up to the cache's blocks of at most 64 positions
-    a_token = inspect_json("--context", 4096)["memory"]["kv_cache"] // 4096
+    a_token = inspect_json("--max-context", 4096)["memory"]["kv_cache"] // 4096
     positions = memory["kv_cache"] // a_token
     assert memory["kv_cache"] == positions * a_token and context <= positions < context + 64
     assert memory["kv_bytes_per_token"] == memory["kv_cache"] // context
     assert memory["total"] == (memory["weights"] + memory["kv_cache"] + memory["state"] +
                                memory["workspace"])
-    assert f"one sequence of {context} tokens" in calla("inspect", TINY, "--context", context).out
+    assert f"one sequence of {context} tokens" in calla("inspect", TINY, "--max-context", context).out
 
 
 def test_row_76_plan_that_does_not_fit(tmp_path):
@@ -73,12 +73,12 @@ def test_row_76_plan_that_does_not_fit(tmp_path):
     edit_json(model / "config.json", lambda config: config["text_config"].__setitem__(
         "max_position_embeddings", 2_000_000_000))
     context = 2_000_000_000
-    result = calla("inspect", model, "--context", context)
+    result = calla("inspect", model, "--max-context", context)
     if result.code:  # as another model's field
         assert_one_line_error(result, 1, "max_position_embeddings")
         return
     assert "does not fit" in result.out
-    assert json.loads(calla("inspect", model, "--json", "--context", context).out)[
+    assert json.loads(calla("inspect", model, "--json", "--max-context", context).out)[
         "memory"]["fits"] is False
     result = calla("run", model, "a", "--max-context", context, timeout=10)
     assert result.code == 1 and result.out == ""

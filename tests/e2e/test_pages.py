@@ -35,9 +35,27 @@ def pages():
 
 
 @pytest.fixture(scope="module")
+def names():
+    """The words that some options take alone: {(command, option): [word]}."""
+    rows = [line.split("\t") for line in calla("--help-table").out.splitlines()]
+    command, found = None, {}
+    for kind, *fields in rows:
+        if kind == "command":
+            command = fields[0]
+        elif kind == "option" and fields[3]:
+            found[command, fields[0]] = fields[3].split()
+    assert found["run", "preset"] == ["thinking", "coding", "chat", "reasoning"]
+    assert found["synth", "shape"] == found["bench", "synthetic"] == ["35b-a3b", "tiny"]
+    assert "ref" in found["compare", "against"] and "portable" in found["compare", "against-cpu"]
+    assert {option for _, option in found} == {"preset", "shape", "synthetic", "backend", "against", "cpu",
+                                               "against-cpu"}
+    return found
+
+
+@pytest.fixture(scope="module")
 def commands():
     """What --help shows: {command: (arguments, summary, {option: (argument, help)})}."""
-    listed = re.findall(r"^  ([a-z]+) +(\S.*)$", calla("--help").out, re.M)
+    listed = re.findall(r"^  ([a-z]+) +(\S.*)$", calla("--help").out.split("\noptions:\n")[0], re.M)
     found = {}
     for name, _ in listed:
         text = calla(name, "--help").out
@@ -60,7 +78,8 @@ def test_table_is_hidden_and_has_everything(commands):
             options = {}
             found[fields[0]] = (fields[1], fields[2], options)
         elif kind == "option":
-            options[fields[0]] = (fields[1], fields[2])
+            option, argument, help, values = fields
+            options[option] = (argument, ": ".join(filter(None, (help, ", ".join(values.split())))))
         else:
             assert kind == "detail" and len(fields) == 1
     assert set(found.pop("")[2]) == {"help", "version"}
@@ -119,7 +138,7 @@ def bash(*words):
     return {word for word in done.split("\n") if word}
 
 
-def test_bash_completes_everything(commands):
+def test_bash_completes_everything(commands, names):
     needs("bash")
     assert bash("calla", "") == {*commands, "--help", "--version"}
     for name, (_, _, options) in commands.items():
@@ -127,7 +146,11 @@ def test_bash_completes_everything(commands):
         for option, (argument, _) in options.items():
             assert f"--{option}" in bash("calla", name, "--" + option[:2])
             if argument:  # its value is no option
-                assert bash("calla", name, f"--{option}", "") == set()
+                words = set(names.get((name, option), []))
+                assert bash("calla", name, f"--{option}", "") == words
+                assert bash("calla", name, f"--{option}", "=") == words
+                for word in words:
+                    assert word in bash("calla", name, f"--{option}", "=", word[:1])
     assert bash("calla", "per") == {"perplexity"} and bash("calla", "nothing", "-") == set()
 
 
@@ -137,7 +160,7 @@ def fish(line):
     return {entry.split("\t")[0]: (entry.split("\t") + [""])[1] for entry in shown.splitlines()}
 
 
-def test_fish_completes_everything(commands):
+def test_fish_completes_everything(commands, names):
     needs("fish")
     offered = fish("calla ")
     for name, (_, summary, options) in commands.items():
@@ -147,10 +170,12 @@ def test_fish_completes_everything(commands):
                                 for option, (_, text) in options.items()}
     assert offered == {} and set(fish("calla --")) == {"--help", "--version"}
     assert "models/" in fish("calla run mod")
+    for (name, option), words in names.items():
+        assert list(fish(f"calla {name} --{option} ")) == sorted(words)
     assert fish("calla run --tools README") == {"README.md": ""} and fish("calla run --system ") == {}
 
 
-def test_zsh_file_has_everything(commands):
+def test_zsh_file_has_everything(commands, names):
     text = (SHARE / "_calla").read_text().replace("'\\''", "'")
     for name, (_, summary, options) in commands.items():
         assert re.sub(r"([:\\])", r"\\\1", summary) in text and f"'{name}:" in text
@@ -159,7 +184,10 @@ def test_zsh_file_has_everything(commands):
         for option, (argument, _) in options.items():
             assert f"'*--{option}{'=' if argument else ''}[" in block
             if argument:
-                assert f"]:{argument}:{'_files' if 'FILE' in argument or 'DIR' in argument else ''}'" in block
+                words = " ".join(names.get((name, option), []))
+                action = (f"({words})" if words else
+                          "_files" if "FILE" in argument or "DIR" in argument else "")
+                assert f"]:{argument}:{action}'" in block
 
 
 def zsh(line):
@@ -192,6 +220,8 @@ def zsh(line):
     ("calla run --tem", "calla run --temperature="), ("calla run --no", "calla run --no-think "),
     ("calla run models/ti", "calla run models/tiny/"),
     ("calla run models/tiny --tools=READ", "calla run models/tiny --tools=README.md "),
+    ("calla run --preset=cod", "calla run --preset=coding "),
+    ("calla synth --shape 35", "calla synth --shape 35b-a3b "),
     ("calla score --hid", "calla score --hidden="), ("calla nothing --no", "calla nothing --no")])
 def test_zsh_completes(line, completed):
     needs("zsh")
@@ -211,10 +241,11 @@ def test_every_awk_makes_the_same(file):
 def test_pages_follow_the_program(tmp_path):
     """A command that is new in the table is in all pages without a change to the generators."""
     rows = calla("--help-table").out + ("command\tfly\tMODEL [WHERE]\tas a bird's: up\n"
-                                        "option\twing-span\tM\t[metres]\noption\tmap\tFILE\ta map\n")
+                                        "option\twing-span\tM\t[metres]\noption\tmap\tFILE\ta map\t\n"
+                                        "option\tbeak\tFORM\tits form\tflat hooked\n")
     for file in ("calla.1", "calla.bash", "_calla", "calla.fish"):
         made = run(*AWK, f"packaging/{file}.awk", input=rows)
-        assert "fly" in made and "wing" in made and "map" in made
+        assert "fly" in made and "wing" in made and "map" in made and "hooked" in made
         (tmp_path / file).write_text(made)
     for shell, file in (("bash", "calla.bash"), ("zsh", "_calla"), ("fish", "calla.fish")):
         if shutil.which(shell):

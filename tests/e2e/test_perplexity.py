@@ -155,7 +155,7 @@ def test_largest_chunk_takes_no_more_memory_than_the_text(text):
 
 def test_wrong_options(text):
     assert_one_line_error(calla("perplexity", TINY, text, "--json", "--jsonl"), 2, "exclude")
-    assert_one_line_error(calla("perplexity", TINY, text, "--backend", "no"), 1, "backend", "no")
+    assert_one_line_error(calla("perplexity", TINY, text, "--backend", "no"), 2, "--backend", "'no'")
     assert_one_line_error(calla("perplexity", TINY, text, "--max-chunks", "0"), 2, "--max-chunks")
     assert_one_line_error(calla("perplexity", TINY), 2, "MODEL FILE")
     assert_one_line_error(calla("perplexity", TINY, "no/such/file"), 1, "no/such/file: No such file")

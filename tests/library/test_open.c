@@ -33,6 +33,39 @@ static void test_refused(void **state)
     refuses("models/tiny/config.json", 0, NULL, "folder");
 }
 
+/* Options of the backend are looked at before the model: there is none. */
+static void test_backend_options(void **state)
+{
+    (void)state;
+    const struct {
+        const char *backend, *cpu;
+        int32_t threads;
+        const char *words;
+    } wrong[] = {
+        {"ref", NULL, 2, "threads: found 2, but the backend ref takes none"},
+        {"ref", "portable", 0, "cpu: found 'portable', but the backend ref takes none"},
+        {"cpu", "abacus", 0, "cpu: found 'abacus', wanted one of: "},
+        {"cpu", NULL, -1, "threads: found -1, wanted 0 to 1024"},
+        {"cpu", NULL, 1025, "threads: found 1025, wanted 0 to 1024"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct calla_open_options options = {
+            .backend = wrong[i].backend, .cpu = wrong[i].cpu, .threads = wrong[i].threads};
+        struct calla_model *model = (struct calla_model *)&options;
+        struct calla_error error;
+        assert_int_equal(calla_open("no/such/model", &options, &model, &error), CALLA_INVALID);
+        assert_null(model);
+        if (!strstr(error.message, wrong[i].words))
+            fail_msg("'%s' is not in '%s'", wrong[i].words, error.message);
+    }
+    struct calla_request request;
+    int n = 0;
+    for (const char *name; (name = calla_preset_name(n)); n++)
+        assert_int_equal(calla_request_preset(&request, name, NULL), CALLA_OK);
+    assert_int_equal(n, 4);
+    assert_null(calla_preset_name(-1));
+}
+
 static void test_one_session_at_a_time(void **state)
 {
     (void)state;
@@ -96,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_backend_options),
         cmocka_unit_test(test_one_session_at_a_time),
         cmocka_unit_test(test_two_models),
     };

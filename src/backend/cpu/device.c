@@ -258,8 +258,24 @@ static void cpu_set_probe(struct backend *backend, const struct probe *probe)
     ((struct cpu_backend *)backend)->probe = probe ? *probe : (struct probe){0};
 }
 
+static enum status cpu_check(const struct backend_options *options, struct error *error)
+{
+    const struct kernels *unused;
+    if (options->threads < 0 || options->threads > THREADS_MAX)
+        return error_set(error, STATUS_INVALID, "threads: found %d, wanted 0 to %d",
+                         options->threads, THREADS_MAX);
+    return kernels_find(options->cpu, &unused, error);
+}
+
+static const char *cpu_level(int i)
+{
+    return kernels_tables[i] ? kernels_tables[i]->name : NULL;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
+    .check = cpu_check,
+    .level = cpu_level,
     .plan = cpu_plan,
     .open = cpu_open,
     .close = cpu_close,

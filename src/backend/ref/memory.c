@@ -251,8 +251,21 @@ static void ref_set_probe(struct backend *backend, const struct probe *probe)
     ((struct ref_backend *)backend)->probe = probe ? *probe : (struct probe){0};
 }
 
+/* One thread and plain C: what would choose others must not be without effect. */
+static enum status ref_check(const struct backend_options *options, struct error *error)
+{
+    if (options->threads != 0)
+        return error_set(error, STATUS_INVALID, "threads: found %d, but the backend ref takes none",
+                         options->threads);
+    if (options->cpu)
+        return error_set(error, STATUS_INVALID, "cpu: found '%s', but the backend ref takes none",
+                         options->cpu);
+    return STATUS_OK;
+}
+
 const struct backend_ops backend_ref = {
     .name = "ref",
+    .check = ref_check,
     .plan = ref_plan,
     .open = ref_open,
     .close = ref_close,
