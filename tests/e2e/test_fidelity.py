@@ -82,8 +82,8 @@ def test_evaluation_files(level, best, full):
 
 def test_row_68_quality_holds_with_length(full):
     """One long context instead of chunks of 512. Where noise chose another of two experts that are
-    as good as equal, one position outweighs 1,500 others in the mean, so the worst is left out."""
-    chunk = 4096 if full else 1536
+    as good as equal, one position outweighs 1,000 others in the mean, so the worst is left out."""
+    chunk = 4096 if full else 1280
     found = compare("eval.txt", "--against", "ref", "--chunk", str(chunk), "--max-chunks", "1")
     predicted = chunk - 1
     assert found["predicted"] == predicted
