@@ -114,7 +114,7 @@ EMULATED := $(if $(and $(filter x86_64,$(ARCH)),$(filter cpu,$(BACKENDS)),$(wild
 comma    := ,
 GATE     := $(BUILD)/obj/tests/support/alloc.o
 HELPERS  := $(filter-out $(GATE),$(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c)))
-WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf json_loadb)
+WRAP     := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc free strdup asprintf json_loadb)
 
 .PHONY: all pages library install uninstall tests check check-alloc fuzz fuzz-programs arm arm-programs bench examples \
     dist clean FORCE

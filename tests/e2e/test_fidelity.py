@@ -80,6 +80,18 @@ def test_evaluation_files(level, best, full):
     assert found["backend"]["perplexity"] == pytest.approx(found["against"]["perplexity"], rel=1e-3)
 
 
+def test_row_68_quality_holds_with_length(full):
+    """One long context instead of chunks of 512. Where noise chose another of two experts that are
+    as good as equal, one position outweighs 1,000 others in the mean, so the worst is left out."""
+    chunk = 4096 if full else 1280
+    found = compare("eval.txt", "--against", "ref", "--chunk", str(chunk), "--max-chunks", "1")
+    predicted = chunk - 1
+    assert found["predicted"] == predicted
+    assert found["agreement"] >= AGREEMENT - 1 / predicted
+    assert found["mean_kl"] * predicted - found["max_kl"] <= MEAN_KL * predicted
+    assert found["backend"]["perplexity"] == pytest.approx(found["against"]["perplexity"], rel=1e-3)
+
+
 def test_greedy_texts(level, full):
     """All greedy continuations of the reference; of the slow portable level the short prompts'."""
     cases = read_jsonl(REFERENCE / "cases.jsonl")

@@ -15,10 +15,12 @@
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *block, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void __real_free(void *block);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *block, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void __wrap_free(void *block);
 char *__wrap_strdup(const char *text);
 int __wrap_asprintf(char **out, const char *format, ...);
@@ -117,6 +119,16 @@ void *__wrap_realloc(void *old, size_t size)
         if (gate.on && (block || (old && size)))
             add(block ? block : old);
     }
+    pthread_mutex_unlock(&gate.lock);
+    return block;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    pthread_mutex_lock(&gate.lock);
+    void *block = refused() ? NULL : __real_aligned_alloc(alignment, size);
+    if (block && gate.on)
+        add(block);
     pthread_mutex_unlock(&gate.lock);
     return block;
 }

@@ -1,9 +1,9 @@
-/* A gate in front of malloc, calloc, realloc and free for tests that let allocations fail. Programs
- * named tests/LAYER/alloc_NAME.c are linked with it (GNU ld's --wrap; `make check-alloc`): every
- * allocation that the project's own code makes goes through it, in strdup, asprintf and jansson
- * too. What libc allocates for itself neither counts nor fails; utf8proc is called only where it
- * allocates nothing. jansson's parser is spared: out of memory, version 2.14 calls the text
- * invalid, drops a byte of a long string, or ends in an assertion.
+/* A gate in front of malloc, calloc, realloc, aligned_alloc and free for tests that let allocations
+ * fail. Programs named tests/LAYER/alloc_NAME.c are linked with it (GNU ld's --wrap; `make
+ * check-alloc`): every allocation that the project's own code makes goes through it, in strdup,
+ * asprintf and jansson too. What libc allocates for itself neither counts nor fails; utf8proc is
+ * called only where it allocates nothing. jansson's parser is spared: out of memory, version 2.14
+ * calls the text invalid, drops a byte of a long string, or ends in an assertion.
  *
  * Most tests need only alloc_sweep. Safe with several threads; one sweep at a time. */
 #pragma once
