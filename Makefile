@@ -81,6 +81,10 @@ override CFLAGS += -fsanitize=thread
 override LDFLAGS += -fsanitize=thread
 endif
 
+# A caller's stack may be small (ulimit -s, a thread of the library's user). Sanitizers and -O0 need
+# more of it than the program does.
+FRAMES := $(if $(ASAN)$(TSAN)$(FUZZ)$(DEBUG),,-Wframe-larger-than=12288)
+
 # The cpu backend's tables are built each for its own instructions, and with fused multiply-adds.
 KERNELS            := -ffp-contract=fast
 AVX512             := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
@@ -206,7 +210,7 @@ uninstall:
 
 $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(CFLAGS) $(FLAGS_$(*F:kernels_%=%)) -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(CFLAGS) $(FRAMES) $(FLAGS_$(*F:kernels_%=%)) -c -o $@ $<
 
 $(BUILD)/obj/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -27,8 +27,6 @@ struct line_input {
     bool continued;           /* which prompt to show */
     const char *initial;
     enum { TYPED, CLEARED, INTERRUPTED } how; /* the last line ended */
-    char *plain;                              /* getline's */
-    size_t plain_size;
 };
 
 /* ---- what libedit calls ---------------------------------------------------------------------- */
@@ -216,7 +214,6 @@ void line_input_close(struct line_input *input)
         el_end(input->edit); /* it never frees the names that EL_ADDFN gave it: 500 bytes, once */
     if (input->history)
         history_end(input->history);
-    free(input->plain);
     free(input);
 }
 
@@ -251,23 +248,18 @@ static const char *read_terminal(struct line_input *input, size_t *length)
     return line;
 }
 
-static const char *read_plain(struct line_input *input, size_t *length)
-{
-    errno = 0;
-    ssize_t count = getline(&input->plain, &input->plain_size, stdin);
-    if (count < 0)
-        return NULL;
-    *length = (size_t)count - (input->plain[count - 1] == '\n');
-    return input->plain;
-}
-
 /* Appends one line. */
 static enum input_kind read_line(struct line_input *input, bool continued, struct bytes *text,
                                  struct error *error)
 {
     size_t length = 0;
+    if (!input->edit) {
+        bool found;
+        enum status status = input_line(text, &found, error);
+        return status != STATUS_OK ? INPUT_FAILED : found ? INPUT_MESSAGE : INPUT_END;
+    }
     input->continued = continued;
-    const char *line = input->edit ? read_terminal(input, &length) : read_plain(input, &length);
+    const char *line = read_terminal(input, &length);
     if (line) {
         bytes_append(text, line, length);
         return INPUT_MESSAGE;
@@ -276,10 +268,6 @@ static enum input_kind read_line(struct line_input *input, bool continued, struc
         return INPUT_INTERRUPT;
     if (input->how == CLEARED)
         return INPUT_CLEARED;
-    if (!input->edit && ferror(stdin)) {
-        error_set(error, STATUS_IO, "stdin: %s", strerror(errno));
-        return INPUT_FAILED;
-    }
     return INPUT_END;
 }
 
@@ -309,6 +297,8 @@ static enum input_kind read_rest(struct line_input *input, struct bytes *text, s
             text->length--;
         bytes_append_byte(text, '\n');
         from = text->length;
+        if (input_check_size("the message", from, error) != STATUS_OK)
+            return INPUT_FAILED;
         kind = read_line(input, true, text, error);
     }
     if (kind != INPUT_END)

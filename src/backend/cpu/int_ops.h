@@ -162,21 +162,22 @@ static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, in
 }
 
 static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
-    struct tile tile;
+    struct tile *tile = scratch;
+    _Static_assert(sizeof *tile <= KERNEL_SCRATCH, "a tile does not fit");
     int groups = w->columns / GROUP_SIZE;
     for (int from = 0; from < w->rows; from += TILE_WIDTH) {
         int count = w->rows - from < TILE_WIDTH ? w->rows - from : TILE_WIDTH;
         for (int v = 0; v < TILE_VECTORS; v++) {
             int64_t row = from + v * LANES;
             transpose_bf16(w->scales + row * groups * 2, groups, count - v * LANES,
-                           tile.scale[0] + v, TILE_VECTORS);
+                           tile->scale[0] + v, TILE_VECTORS);
             transpose_bf16(w->biases + row * groups * 2, groups, count - v * LANES,
-                           tile.bias[0] + v, TILE_VECTORS);
+                           tile->bias[0] + v, TILE_VECTORS);
         }
         for (int done = 0; done < n; done += MATMUL_TOKENS)
-            matmul_tile(&tile, w, from, count, x, first + done,
+            matmul_tile(tile, w, from, count, x, first + done,
                         n - done < MATMUL_TOKENS ? n - done : MATMUL_TOKENS, y + done * stride,
                         stride);
     }

@@ -197,8 +197,9 @@ static void matvec_q4(const struct q4_rows *w, const struct activations *x, int6
 }
 
 static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
+    (void)scratch;
     for (int from = 0; from < w->rows; from += BLOCK_ROWS) {
         int to = from + BLOCK_ROWS < w->rows ? from + BLOCK_ROWS : w->rows;
         for (int done = 0; done < n; done += MATVEC_ROWS) {
