@@ -21,7 +21,8 @@
 static unsigned char *memory; /* [rows] weights, then scales, then biases */
 static int64_t n_rows;
 static struct activations x;
-static unsigned char *scratch; /* [threads][KERNEL_SCRATCH] */
+#define SCRATCH (KERNEL_SCRATCH + 4096)
+static unsigned char *scratch; /* [threads][SCRATCH] */
 static float *y;               /* [MAX_TOKENS][rows of a unit, per unit] */
 
 struct job {
@@ -50,7 +51,7 @@ static void multiply(void *context, int unit, int thread)
     float *out = y + (int64_t)(unit % 64) * UNIT_ROWS;
     if (job->matmul)
         job->kernels->matmul_q4(&w, &x, 0, job->n, out, 64 * UNIT_ROWS,
-                                scratch + (size_t)thread * KERNEL_SCRATCH);
+                                scratch + (size_t)thread * SCRATCH + 2048); /* as cpu.h has it */
     else
         job->kernels->matvec_q4(&w, &x, 0, job->n, out, 64 * UNIT_ROWS);
 }
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
     x.codes = aligned_alloc(64, (size_t)MAX_TOKENS * (size_t)x.code_stride * sizeof *x.codes);
     x.scales = malloc((size_t)MAX_TOKENS * GROUPS * sizeof *x.scales);
     x.sums = malloc((size_t)MAX_TOKENS * GROUPS * sizeof *x.sums);
-    scratch = aligned_alloc(64, (size_t)threads_count(threads) * KERNEL_SCRATCH);
+    scratch = aligned_alloc(64, (size_t)threads_count(threads) * SCRATCH);
     if (!memory || !y || !scratch || !x.codes || !x.scales || !x.sums)
         return 1;
     uint64_t state = 1;

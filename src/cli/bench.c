@@ -228,8 +228,8 @@ static enum status write_csv(const struct settings *settings, const struct bench
     if (!path)
         return STATUS_OK;
     bench_csv(&(struct bench_report){run, settings->results, n}, &csv);
-    enum status status =
-        csv.failed ? error_no_memory(error, path) : file_write(path, csv.data, csv.length, error);
+    enum status status = csv.failed ? error_no_memory(error, path)
+                                    : file_write(path, 0, csv.data, csv.length, error);
     bytes_clear(&csv);
     return status;
 }

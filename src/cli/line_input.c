@@ -6,6 +6,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/file_write.h"
 #include "cli/input.h"
 
 #define REMEMBERED 1000 /* lines */
@@ -28,6 +30,46 @@ struct line_input {
     const char *initial;
     enum { TYPED, CLEARED, INTERRUPTED } how; /* the last line ended */
 };
+
+/* ---- bracketed paste ------------------------------------------------------------------------- */
+
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
+
+/* The terminal that is to be put back; signal handlers reach nothing but globals. */
+static atomic_int paste_terminal;
+
+/* After libedit's own handler, which puts all else back: the signal then ends the program. */
+static void on_signal(int number)
+{
+    ssize_t n = write(atomic_load(&paste_terminal), PASTE_OFF "\n", sizeof PASTE_OFF);
+    (void)n;
+    raise(number); /* SA_RESETHAND: by now it has its default action */
+}
+
+static const int ending_signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP};
+#define N_ENDING (sizeof ending_signals / sizeof ending_signals[0])
+
+static void paste_begin(FILE *terminal, struct sigaction before[N_ENDING])
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    atomic_store(&paste_terminal, fileno(terminal));
+    for (size_t i = 0; i < N_ENDING; i++) {
+        sigaction(ending_signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) /* as nohup wants it */
+            sigaction(ending_signals[i], &action, NULL);
+    }
+    fputs(PASTE_ON, terminal);
+    fflush(terminal);
+}
+
+static void paste_end(FILE *terminal, const struct sigaction before[N_ENDING])
+{
+    fputs(PASTE_OFF, terminal);
+    fflush(terminal);
+    for (size_t i = 0; i < N_ENDING; i++)
+        sigaction(ending_signals[i], &before[i], NULL);
+}
 
 /* ---- what libedit calls ---------------------------------------------------------------------- */
 
@@ -61,8 +103,13 @@ static unsigned char interrupt_line(EditLine *edit, int key)
 /* Ctrl-Z, as the terminal would do it: the whole job stops. */
 static unsigned char suspend(EditLine *edit, int key)
 {
-    (void)edit, (void)key;
+    (void)key;
+    FILE *terminal = of_edit(edit)->terminal;
+    fputs(PASTE_OFF, terminal);
+    fflush(terminal);
     kill(0, SIGTSTP);
+    fputs(PASTE_ON, terminal);
+    fflush(terminal);
     return CC_REFRESH;
 }
 
@@ -132,22 +179,18 @@ static void load_history(struct line_input *input, const char *path, struct erro
     }
 }
 
-/* The whole file after each line: a program that is killed forgets nothing. */
+/* The whole file anew after each line: a program that is killed forgets nothing. */
 static void remember(struct line_input *input, const char *line)
 {
     HistEvent event;
     if (history(input->history, &event, H_ENTER, line) < 0 || !input->history_path)
         return;
     make_folders(input->history_path);
-    int file = open(input->history_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    FILE *stream = file >= 0 ? fdopen(file, "w") : NULL;
-    if (stream) {
-        fchmod(file, 0600);
-        history(input->history, &event, H_SAVE_FP, stream);
-        fclose(stream);
-    } else if (file >= 0) {
-        close(file);
-    }
+    struct file_writer file;
+    if (file_writer_open(&file, input->history_path, 0600, NULL) != STATUS_OK)
+        return;
+    bool whole = history(input->history, &event, H_SAVE_FP, file.stream) >= 0;
+    file_writer_close(&file, whole, NULL);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -231,12 +274,12 @@ static const char *read_terminal(struct line_input *input, size_t *length)
     input->how = TYPED;
     if (input->initial)
         el_push(input->edit, INITIAL_KEY);
-    fputs("\033[?2004h", input->terminal); /* bracketed paste: on, and off again for the answer */
-    fflush(input->terminal);
+    struct sigaction before[N_ENDING];
+    paste_begin(input->terminal, before); /* off again for the answer */
     errno = 0;
     const char *line = el_gets(input->edit, &count);
     int problem = errno;
-    fputs("\033[?2004l", input->terminal);
+    paste_end(input->terminal, before);
     if (!line && input->how == TYPED)
         fputs("\n", input->terminal); /* Ctrl-D leaves the cursor behind the prompt */
     fflush(input->terminal);

@@ -26,7 +26,10 @@
 #define MAX_SPLITS 64  /* parts of a long context that one row's attention is cut into */
 #define SPLIT_ROWS 16  /* rows of a step up to which attention is cut */
 #define STAGE_SCRATCH (160 << 10) /* bytes of a unit's own in the largest stage */
-#define SCRATCH (STAGE_SCRATCH + KERNEL_SCRATCH)
+/* A thread's scratch: buffers of their own begin near a page's start, so its two parts begin a
+ * quarter and a half page later, lest they share the nearest cache's sets with those. */
+#define SCRATCH_SHIFT 1024
+#define SCRATCH (STAGE_SCRATCH + KERNEL_SCRATCH + 4 * SCRATCH_SHIFT)
 
 struct cpu_sequence {
     struct sequence base;
@@ -109,13 +112,13 @@ static inline void cpu_run(struct cpu_backend *b, thread_work *work, void *conte
 /* What a unit needs for itself and is too much for its stack. */
 static inline void *cpu_stage_scratch(const struct cpu_backend *b, int thread)
 {
-    return b->scratch + (size_t)thread * SCRATCH;
+    return b->scratch + (size_t)thread * SCRATCH + SCRATCH_SHIFT;
 }
 
 /* The same for the kernel that it calls. */
 static inline void *cpu_kernel_scratch(const struct cpu_backend *b, int thread)
 {
-    return b->scratch + (size_t)thread * SCRATCH + STAGE_SCRATCH;
+    return b->scratch + (size_t)thread * SCRATCH + STAGE_SCRATCH + 2 * SCRATCH_SHIFT;
 }
 
 /* ---- matmul.c -------------------------------------------------------------------------------- */

@@ -109,8 +109,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
 }
 
 /* As few tiles as can be, of as even a size as can be; each size is compiled for itself. */
-static void multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first,
-                           int n)
+static inline __attribute__((always_inline)) void
+multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first, int n)
 {
     int tiles = (n + TILE_TOKENS - 1) / TILE_TOKENS;
     for (int t = 0, size; t < n; t += size, tiles--) {
@@ -138,8 +138,9 @@ static void multiply_tiles(struct tile *tile, int g, const struct activations *x
 }
 
 /* Rows [from, from + count) of w, count <= TILE_WIDTH, times n <= MATMUL_TOKENS rows of x. */
-static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
-                        const struct activations *x, int64_t first, int n, float *y, int64_t stride)
+static inline __attribute__((always_inline)) void
+matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
+            const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
     int groups = w->columns / GROUP_SIZE;
     for (int t = 0; t < n; t++)
