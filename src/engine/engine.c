@@ -79,8 +79,8 @@ enum status memory_plan_check_in(const struct memory_room *room, const struct me
     bytes_format(&figures, "; this machine has %.2f GiB", gib(room->physical));
     if (room->limit > 0)
         bytes_format(&figures, ", the control group allows %.2f", gib(room->limit));
-    bytes_format(&figures, ", %.2f of it %s free", gib(room->available),
-                 room->limit > 0 ? "are" : "is");
+    bytes_format(&figures, ", %.2f %s free", gib(room->available),
+                 room->limit > 0 ? "are" : "of it");
     if (room->allocatable < INT64_MAX)
         bytes_format(&figures, ", ulimit leaves %.2f", gib(room->allocatable));
     const char *text = bytes_terminate(&figures);
