@@ -49,11 +49,9 @@ static void multiply(void *context, int unit, int thread)
     int64_t first = (job->first + (int64_t)unit * UNIT_ROWS) % n_rows;
     struct q4_rows w = unit_rows(first);
     float *out = y + (int64_t)(unit % 64) * UNIT_ROWS;
-    if (job->matmul)
-        job->kernels->matmul_q4(&w, &x, 0, job->n, out, 64 * UNIT_ROWS,
-                                scratch + (size_t)thread * SCRATCH + 2048); /* as cpu.h has it */
-    else
-        job->kernels->matvec_q4(&w, &x, 0, job->n, out, 64 * UNIT_ROWS);
+    (job->matmul ? job->kernels->matmul_q4 : job->kernels->matvec_q4)(
+        &w, &x, 0, job->n, out, 64 * UNIT_ROWS,
+        scratch + (size_t)thread * SCRATCH + 2048); /* as cpu.h has it */
 }
 
 static float sink;

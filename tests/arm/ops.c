@@ -193,10 +193,7 @@ static void *dirty_scratch(void)
 static void multiply(const struct kernels *k, bool matvec, const struct q4_rows *w,
                      const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
-    if (matvec)
-        k->matvec_q4(w, x, first, n, y, stride);
-    else
-        k->matmul_q4(w, x, first, n, y, stride, dirty_scratch());
+    (matvec ? k->matvec_q4 : k->matmul_q4)(w, x, first, n, y, stride, dirty_scratch());
 }
 
 /* n rows of x from row `first` on times a matrix. */
@@ -271,7 +268,7 @@ static void test_quantize(const struct kernels *k)
         fill(x, 128, -1, 1);
         x[5 + 20 * i] = odd[i];
         k->quantize(x, 0, 2, &a, 0);
-        k->matvec_q4(&w, &a, 0, 1, y, 4);
+        multiply(k, true, &w, &a, 0, 1, y, 4);
         require(&check, i < 3 ? !isfinite(y[0]) && !isfinite(y[3]) : isfinite(y[0]));
     }
     for (int i = 0; i < 200; i++) { /* the largest input becomes the largest code, either sign */
@@ -280,7 +277,7 @@ static void test_quantize(const struct kernels *k)
         x[i % 64] = i % 2 ? size : -size;
         x[127 - i % 64] = i % 2 ? -size : size;
         k->quantize(x, 0, 2, &a, 0);
-        k->matvec_q4(&w, &a, 0, 1, y, 4);
+        multiply(k, true, &w, &a, 0, 1, y, 4);
         compare_product(&check, &m, x, a.scales, y);
         compare(&check, a.scales[0], size / 32767, size / 32767 * 0.005); /* int16's precision */
         compare(&check, a.scales[1], size / 32767, size / 32767 * 0.005);

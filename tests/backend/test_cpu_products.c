@@ -161,10 +161,7 @@ static void product_wanted(struct product_test *t, const float *x)
 static void multiply(const struct kernels *k, bool matmul, const struct q4_rows *w,
                      const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
-    if (matmul)
-        k->matmul_q4(w, x, first, n, y, stride, dirty_scratch());
-    else
-        k->matvec_q4(w, x, first, n, y, stride);
+    (matmul ? k->matmul_q4 : k->matvec_q4)(w, x, first, n, y, stride, dirty_scratch());
 }
 
 /* One call; `stride` leaves room that must stay untouched. */
@@ -297,7 +294,7 @@ static void test_products_of_narrow_matrices(void **state)
     multiply(level->kernels, true, &w, &y, 0, N, narrow, ROWS);
     assert_memory_equal(wide, narrow, sizeof wide);
     for (int n = 1; n <= MATVEC_ROWS; n++) { /* the same bits whatever the way */
-        level->kernels->matvec_q4(&w, &x, 1, n, wide, ROWS);
+        multiply(level->kernels, false, &w, &x, 1, n, wide, ROWS);
         assert_memory_equal(wide, narrow + ROWS, (size_t)n * ROWS * sizeof *wide);
     }
     free(parts.weight);
@@ -342,7 +339,7 @@ static void test_rounding(void **state)
             for (int i = 0; i < GROUP_SIZE; i++)
                 values[i] = i % 2 ? 0.0f : -0.0f;
         k->quantize(values, 0, 2, &x, 1);
-        k->matvec_q4(&w, &x, 1, 1, y[0], PAIR);
+        multiply(k, false, &w, &x, 1, 1, y[0], PAIR);
         multiply(k, true, &w, &x, 1, 1, y[1], PAIR);
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         for (int g = 0; g < 2; g++) {
@@ -376,7 +373,7 @@ static void test_rounding_error(void **state)
         for (int i = 0; i < PAIR; i++)
             values[i] = ldexpf(random_float(), round - 60);
         k->quantize(values, 0, 2, &x, 0);
-        k->matvec_q4(&w, &x, 0, 1, y, PAIR);
+        multiply(k, false, &w, &x, 0, 1, y, PAIR);
         k->rounding_error(values, 2, rest);
         for (int i = 0; i < PAIR; i++)
             check_near(&worst, (double)rest[i], (double)values[i] - (double)y[i],
@@ -402,7 +399,7 @@ static void test_rounding_tiny(void **state)
         for (int i = 0; i < PAIR; i++)
             values[i] = ldexpf(random_float(), exponent);
         k->quantize(values, 0, 2, &x, 0);
-        k->matvec_q4(&w, &x, 0, 1, y, PAIR);
+        multiply(k, false, &w, &x, 0, 1, y, PAIR);
         for (int i = 0; i < PAIR; i++)
             if (!(fabsf(y[i] - values[i]) <= 1e-30f))
                 fail_msg("2^%d: %g became %g", exponent, (double)values[i], (double)y[i]);

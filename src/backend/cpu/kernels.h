@@ -67,9 +67,9 @@ struct kernels {
     void (*rounding_error)(const float *x, int n, float *out);
     /* y[r * stride + i] = row i of w times row `first` + r of x, for n rows of x. matvec: n <=
      * MATVEC_ROWS, sums along the rows of w. matmul: any n, transposes some rows of w and uses them
-     * for many rows of x, in `scratch`. */
+     * for many rows of x. */
     void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride);
+                      float *y, int64_t stride, void *scratch);
     void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
                       float *y, int64_t stride, void *scratch);
     /* The same for rows [from, to) of an 8-bit matrix and float32 rows of x, [n][columns]. */

@@ -18,10 +18,11 @@ struct q4_rows cpu_rows(const struct quant_matrix *matrix, int index, int from, 
 void cpu_multiply(const struct cpu_backend *b, int thread, const struct q4_rows *w,
                   const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
+    void *scratch = cpu_kernel_scratch(b, thread);
     if (n <= MATVEC_ROWS)
-        b->kernels->matvec_q4(w, x, first, n, y, stride);
+        b->kernels->matvec_q4(w, x, first, n, y, stride, scratch);
     else
-        b->kernels->matmul_q4(w, x, first, n, y, stride, cpu_kernel_scratch(b, thread));
+        b->kernels->matmul_q4(w, x, first, n, y, stride, scratch);
 }
 
 struct products {

@@ -47,13 +47,19 @@ INLINE void multiply_four(const unsigned char *weight, int64_t row_bytes, int st
     }
 }
 
+struct matvec {
+    vf scale[MAX_GROUPS], bias[MAX_GROUPS];
+    vi fours[MATVEC_ROWS][LANES / 4][STEPS];
+};
+
 /* LANES rows of w from row `from` on, times N rows of x. */
 INLINE void matvec_tile(const struct q4_rows *w, int from, const struct activations *x,
-                        int64_t first_x, const int N, float *y, int64_t stride)
+                        int64_t first_x, const int N, float *y, int64_t stride, struct matvec *work)
 {
     int groups = w->columns / GROUP_SIZE, x_groups = x->columns / GROUP_SIZE;
     int64_t row_bytes = w->columns / 2, parts = (int64_t)from * groups * 2;
-    vf scale[MAX_GROUPS], bias[MAX_GROUPS], sum[MATVEC_ROWS];
+    vf *scale = work->scale, *bias = work->bias, sum[MATVEC_ROWS];
+    vi(*fours)[LANES / 4][STEPS] = work->fours;
     const int16_t *codes[MATVEC_ROWS];
     transpose_bf16(w->scales + parts, groups, LANES, scale, 1);
     transpose_bf16(w->biases + parts, groups, LANES, bias, 1);
@@ -63,7 +69,6 @@ INLINE void matvec_tile(const struct q4_rows *w, int from, const struct activati
         codes[r] = x->codes + (first_x + r) * x->code_stride;
     }
     for (int first = 0; first < groups; first += STEPS * DOT_GROUPS) {
-        vi fours[MATVEC_ROWS][LANES / 4][STEPS];
         int steps = (groups - first) / DOT_GROUPS < STEPS ? (groups - first) / DOT_GROUPS : STEPS;
         for (int i = 0; i < LANES / 4; i++)
             multiply_four(w->weight + (from + 4 * i) * row_bytes + first * (GROUP_SIZE / 2),
@@ -93,33 +98,37 @@ INLINE void matvec_tile(const struct q4_rows *w, int from, const struct activati
         store(y + r * stride + from, sum[r]);
 }
 
-static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
-{
-    int from = 0;
-    for (; from + LANES <= w->rows; from += LANES) {
-        /* Each case is compiled for its own n; the sums then stay in registers. */
-        switch (n) {
-        case 1:
-            matvec_tile(w, from, x, first, 1, y, stride);
-            break;
-        case 2:
-            matvec_tile(w, from, x, first, 2, y, stride);
-            break;
-        case 3:
-            matvec_tile(w, from, x, first, 3, y, stride);
-            break;
-        default:
-            matvec_tile(w, from, x, first, MATVEC_ROWS, y, stride);
-            break;
-        }
+/* Each number of rows is compiled for itself; the sums then stay in registers. */
+#define MATVEC(N)                                                                                  \
+    static __attribute__((noinline)) void matvec_##N(                                              \
+        const struct q4_rows *w, int from, const struct activations *x, int64_t first, float *y,   \
+        int64_t stride, struct matvec *work)                                                       \
+    {                                                                                              \
+        matvec_tile(w, from, x, first, N, y, stride, work);                                        \
     }
+MATVEC(1)
+MATVEC(2)
+MATVEC(3)
+MATVEC(4)
+#undef MATVEC
+_Static_assert(MATVEC_ROWS == 4, "one function for each number of rows");
+
+static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
+                      float *y, int64_t stride, void *scratch)
+{
+    static void (*const tiles[])(const struct q4_rows *, int, const struct activations *, int64_t,
+                                 float *, int64_t,
+                                 struct matvec *) = {matvec_1, matvec_2, matvec_3, matvec_4};
+    _Static_assert(sizeof(struct matvec) <= KERNEL_SCRATCH, "a tile does not fit");
+    int from = 0;
+    for (; from + LANES <= w->rows; from += LANES)
+        tiles[n - 1](w, from, x, first, y, stride, scratch);
     if (from < w->rows) {
         struct q4_rows rest = *w;
         rest.weight += (int64_t)from * (w->columns / 2);
         rest.scales += (int64_t)from * (w->columns / GROUP_SIZE) * 2;
         rest.biases += (int64_t)from * (w->columns / GROUP_SIZE) * 2;
         rest.rows -= from;
-        matmul_q4(&rest, x, first, n, y + from, stride);
+        matmul_q4(&rest, x, first, n, y + from, stride, scratch);
     }
 }

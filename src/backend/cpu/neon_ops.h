@@ -191,8 +191,9 @@ static void multiply_rows(const struct q4_rows *w, int from, int to, const struc
 }
 
 static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
+    (void)scratch;
     multiply_rows(w, 0, w->rows, x, first, n, y, stride);
 }
 
