@@ -37,6 +37,13 @@ OS   := $(shell uname -s | tr A-Z a-z | sed 's/darwin/macos/')
 ARCH := $(shell uname -m)
 say   = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2);) # first words of a quiet recipe line
 
+# Files get their names when they are complete: a tool that is killed leaves a part, which the next
+# make would take for the whole.
+OUTPUT      = -o $@.part
+DONE        = && mv $@.part $@
+OBJECT      = -MF $(@:.o=.d).part -MT $@ -c $(OUTPUT)
+OBJECT_DONE = && mv $(@:.o=.d).part $(@:.o=.d) $(DONE)
+
 KNOWN_BACKENDS   := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backend/*/*.c)))))
 UNKNOWN_BACKENDS := $(filter-out $(KNOWN_BACKENDS),$(BACKENDS))
 ifneq ($(UNKNOWN_BACKENDS),)
@@ -81,6 +88,10 @@ override CFLAGS += -fsanitize=thread
 override LDFLAGS += -fsanitize=thread
 endif
 
+# A caller's stack may be small (ulimit -s, a thread of the library's user). Sanitizers and -O0 need
+# more of it than the program does.
+FRAMES := $(if $(ASAN)$(TSAN)$(FUZZ)$(DEBUG),,-Wframe-larger-than=12288)
+
 # The cpu backend's tables are built each for its own instructions, and with fused multiply-adds.
 KERNELS            := -ffp-contract=fast
 AVX512             := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
@@ -124,11 +135,11 @@ all: $(BUILD)/calla
 	@:
 
 $(BUILD)/calla: $(OBJECTS)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $(OBJECTS) $(LDLIBS)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(OUTPUT) $(OBJECTS) $(LDLIBS) $(DONE)
 
 # everything but main, with its inner names: what tests and benches link
 $(BUILD)/internal.a: $(PARTS)
-	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $(PARTS)
+	$(call say,AR,$@)rm -f $@.part && $(AR) rcs $@.part $(PARTS) $(DONE)
 
 # The libraries: all layers but cli. Before 1.0 a minor version may change the interface, so it is
 # part of the shared library's name.
@@ -154,11 +165,11 @@ library: $(BUILD)/libcalla.a $(BUILD)/$(SHARED_LINK)
 
 $(BUILD)/libcalla.a: $(LIBRARY)
 	$(call say,AR,$@)$(CC) -r -nostdlib -o $(BUILD)/libcalla.o $(LIBRARY) && \
-	    $(HIDE_NAMES) $(BUILD)/libcalla.o && rm -f $@ && $(AR) rcs $@ $(BUILD)/libcalla.o
+	    $(HIDE_NAMES) $(BUILD)/libcalla.o && rm -f $@.part && $(AR) rcs $@.part $(BUILD)/libcalla.o $(DONE)
 
 $(BUILD)/$(SHARED_FILE): $(LIBRARY)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(SHARED_FLAGS) -o $@ $(LIBRARY) \
-	    $(shell $(PKG_CONFIG) --libs $(LIBRARY_PACKAGES)) -lm -lpthread
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(SHARED_FLAGS) $(OUTPUT) $(LIBRARY) \
+	    $(shell $(PKG_CONFIG) --libs $(LIBRARY_PACKAGES)) -lm -lpthread $(DONE)
 
 $(BUILD)/$(SHARED_LINK): $(BUILD)/$(SHARED_FILE)
 	@ln -sf $(SHARED_FILE) $(BUILD)/$(SHARED_NAME) && ln -sf $(SHARED_NAME) $@
@@ -175,9 +186,9 @@ pages: $(PAGES)
 	@:
 $(BUILD)/share/table.tsv: $(BUILD)/calla
 	@mkdir -p $(@D)
-	@$(BUILD)/calla --help-table > $@
+	@$(BUILD)/calla --help-table > $@.part $(DONE)
 $(PAGES): $(BUILD)/share/%: packaging/%.awk packaging/table.awk $(BUILD)/share/table.tsv
-	$(call say,AWK,$@)awk -v version=$(VERSION) -f packaging/table.awk -f $< $(BUILD)/share/table.tsv > $@
+	$(call say,AWK,$@)awk -v version=$(VERSION) -f packaging/table.awk -f $< $(BUILD)/share/table.tsv > $@.part $(DONE)
 
 # what is installed, as MODE:FILE:PLACE; the mode "link" makes a symbolic link to the name FILE
 DOCDIR := $(DATADIR)/doc/calla
@@ -206,21 +217,21 @@ uninstall:
 
 $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(CFLAGS) $(FLAGS_$(*F:kernels_%=%)) -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(CFLAGS) $(FRAMES) $(FLAGS_$(*F:kernels_%=%)) $(OBJECT) $< $(OBJECT_DONE)
 
 $(BUILD)/obj/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(CFLAGS) -Itests -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(CFLAGS) -Itests $(OBJECT) $< $(OBJECT_DONE)
 
 # tests/support/simde in front of the compiler's own <immintrin.h>, and another name for the table
 $(BUILD)/obj/simde/%.o: src/backend/cpu/kernels_%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$< with SIMDe)$(CC) $(CFLAGS) $(KERNELS) -Wno-psabi -Itests/support/simde \
-	    -Dkernels_$*=simde_$* -c -o $@ $<
+	    -Dkernels_$*=simde_$* $(OBJECT) $< $(OBJECT_DONE)
 
 $(BUILD)/obj/bench/%.o: bench/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(CFLAGS) -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(CFLAGS) $(OBJECT) $< $(OBJECT_DONE)
 
 # rebuilds everything when the flags or the set of backends change
 FLAGS := $(CC) $(CFLAGS) $(LDFLAGS) $(LDLIBS) $(BACKENDS)
@@ -232,7 +243,7 @@ FORCE:
 tests: $(TESTS:%=$(BUILD)/tests/%)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(HELPERS) $(BUILD)/internal.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(HELPERS) $(BUILD)/internal.a $(LDLIBS) -lcmocka
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(OUTPUT) $< $(HELPERS) $(BUILD)/internal.a $(LDLIBS) -lcmocka $(DONE)
 
 OP_TESTS := $(filter $(BUILD)/tests/backend/test_cpu_%,$(TESTS:%=$(BUILD)/tests/%))
 $(OP_TESTS): $(EMULATED)
@@ -256,8 +267,8 @@ fuzz:
 	@$(MAKE) --no-print-directory CC=$(if $(filter cc,$(CC)),clang,$(CC)) BUILD=build/fuzz FUZZ=1 fuzz-programs
 fuzz-programs: $(FUZZERS:%=$(BUILD)/%)
 $(FUZZERS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(HELPERS) $(BUILD)/internal.a
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(HELPERS) $(BUILD)/internal.a \
-	    $(LDLIBS) -lcmocka
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -fsanitize=fuzzer $(OUTPUT) $< $(HELPERS) $(BUILD)/internal.a \
+	    $(LDLIBS) -lcmocka $(DONE)
 
 # Static programs for arm64, by a cross compiler elsewhere: of the sources that need no library.
 ARM_CC       ?= $(if $(filter aarch64 arm64,$(ARCH)),$(CC),aarch64-linux-gnu-gcc)
@@ -272,19 +283,19 @@ arm-programs: $(ARM_PROGRAMS)
 $(BUILD)/obj/tests/arm/%.o: override CFLAGS += -fno-tree-vectorize
 $(ARM_PROGRAMS): $(BUILD)/tests/%: $(BUILD)/obj/tests/arm/%.o $(PLAIN:%=$(BUILD)/obj/%.o)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -static -o $@ $^ -lm -lpthread
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) -static $(OUTPUT) $^ -lm -lpthread $(DONE)
 
 bench: $(BENCHES)
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/internal.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(LDFLAGS) -o $@ $< $(BUILD)/internal.a $(LDLIBS)
+	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(OUTPUT) $< $(BUILD)/internal.a $(LDLIBS) $(DONE)
 
 # as a user of the library builds them
 examples: $(EXAMPLES)
 $(BUILD)/examples/%: examples/%.c include/calla.h $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -Iinclude $(LDFLAGS) -o $@ $< \
-	    $(BUILD)/libcalla.a $(LDLIBS)
+	$(call say,LINK,$@)$(CC) -std=c99 -O2 -Wall -Wextra -Wpedantic -Werror -Iinclude $(LDFLAGS) $(OUTPUT) $< \
+	    $(BUILD)/libcalla.a $(LDLIBS) $(DONE)
 
 # the static program, its man page, completions, licences and the shipped model without the vectors for tests
 DIST := calla-$(VERSION)-$(OS)-$(ARCH)

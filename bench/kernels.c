@@ -21,7 +21,9 @@
 static unsigned char *memory; /* [rows] weights, then scales, then biases */
 static int64_t n_rows;
 static struct activations x;
-static float *y; /* [MAX_TOKENS][rows of a unit, per unit] */
+#define SCRATCH (KERNEL_SCRATCH + 4096)
+static unsigned char *scratch; /* [threads][SCRATCH] */
+static float *y;               /* [MAX_TOKENS][rows of a unit, per unit] */
 
 struct job {
     const struct kernels *kernels;
@@ -41,20 +43,21 @@ static struct q4_rows unit_rows(int64_t first)
     };
 }
 
-static void multiply(void *context, int unit)
+static void multiply(void *context, int unit, int thread)
 {
     struct job *job = context;
     int64_t first = (job->first + (int64_t)unit * UNIT_ROWS) % n_rows;
     struct q4_rows w = unit_rows(first);
     float *out = y + (int64_t)(unit % 64) * UNIT_ROWS;
-    (job->matmul ? job->kernels->matmul_q4 : job->kernels->matvec_q4)(&w, &x, 0, job->n, out,
-                                                                      64 * UNIT_ROWS);
+    (job->matmul ? job->kernels->matmul_q4 : job->kernels->matvec_q4)(
+        &w, &x, 0, job->n, out, 64 * UNIT_ROWS,
+        scratch + (size_t)thread * SCRATCH + 2048); /* as cpu.h has it */
 }
 
 static float sink;
-static void read_all(void *context, int unit)
+static void read_all(void *context, int unit, int thread)
 {
-    (void)context;
+    (void)context, (void)thread;
     const int64_t size = UNIT_ROWS * ROW_BYTES;
     typedef int64_t wide __attribute__((vector_size(64), aligned(1)));
     wide a = {0}, b = {0}, c = {0}, d = {0};
@@ -76,8 +79,7 @@ static int by_size(const void *a, const void *b)
     return d < 0 ? -1 : d > 0;
 }
 
-static double median_seconds(struct threads *threads, void (*work)(void *, int), void *context,
-                             int units)
+static double median_seconds(struct threads *threads, thread_work *work, void *context, int units)
 {
     double seconds[5];
     for (int i = 0; i < 5; i++) {
@@ -136,7 +138,8 @@ int main(int argc, char **argv)
     x.codes = aligned_alloc(64, (size_t)MAX_TOKENS * (size_t)x.code_stride * sizeof *x.codes);
     x.scales = malloc((size_t)MAX_TOKENS * GROUPS * sizeof *x.scales);
     x.sums = malloc((size_t)MAX_TOKENS * GROUPS * sizeof *x.sums);
-    if (!memory || !y || !x.codes || !x.scales || !x.sums)
+    scratch = aligned_alloc(64, (size_t)threads_count(threads) * SCRATCH);
+    if (!memory || !y || !scratch || !x.codes || !x.scales || !x.sums)
         return 1;
     uint64_t state = 1;
     for (int64_t i = 0; i + 8 <= n_rows * ROW_BYTES; i += 8) {

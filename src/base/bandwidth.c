@@ -113,7 +113,8 @@ static int64_t default_bytes(int threads)
 {
     const int64_t least = (int64_t)1 << 30, each = (int64_t)128 << 20;
     int64_t bytes = each * threads > least ? each * threads : least;
-    int64_t quarter = memory_available() / 4;
+    const struct memory_room room = memory_look();
+    int64_t quarter = (room.available < room.allocatable ? room.available : room.allocatable) / 4;
     return quarter > 0 && quarter < bytes ? quarter : bytes;
 }
 

@@ -34,7 +34,7 @@ enum status file_map_open(const char *path, struct file_map *map, struct error *
     /* O_NONBLOCK: opening a pipe must not wait for its writer */
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0)
-        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
+        return error_set(error, STATUS_IO, "%s: %s", *path ? path : "''", strerror(errno));
     enum status status = map_descriptor(descriptor, path, map, error);
     close(descriptor);
     return status;

@@ -33,6 +33,43 @@ int64_t memory_limit(void)
     return cgroup_memory_limit("");
 }
 
+/* The process's limit, INT64_MAX when there is none. */
+static int64_t own_limit(int resource)
+{
+    struct rlimit limit;
+    if (getrlimit((unsigned)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur > INT64_MAX)
+        return INT64_MAX;
+    return (int64_t)limit.rlim_cur;
+}
+
+static int64_t left_of(int64_t limit, int64_t used)
+{
+    return limit == INT64_MAX ? INT64_MAX : limit > used ? limit - used : 0;
+}
+
+struct memory_room memory_look(void)
+{
+    struct memory_room room = {
+        .physical = memory_physical(),
+        .available = memory_available(),
+        .limit = memory_limit(),
+        .address_space = own_limit(RLIMIT_AS),
+    };
+    /* what counts against both limits is there already: mapped weights, too, against the first */
+    long long pages = 0, data_pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re"); /* Linux */
+    if (file && fscanf(file, "%lld %*d %*d %*d %*d %lld", &pages, &data_pages) != 2)
+        pages = data_pages = 0;
+    if (file)
+        fclose(file);
+    int64_t page = sysconf(_SC_PAGESIZE);
+    int64_t space = left_of(room.address_space, pages * page);
+    int64_t data = left_of(own_limit(RLIMIT_DATA), data_pages * page);
+    room.allocatable = space < data ? space : data;
+    return room;
+}
+
 int64_t memory_peak(void)
 {
     FILE *file = fopen("/proc/self/status", "re");

@@ -19,22 +19,28 @@
 #define JOB_SHIFT 32
 #define CLOSED 0xFFFFFFFFu /* also the mask of the lower half */
 
-/* Of each worker: the system's default is the shell's limit or 0.1 to 8 MB. Units keep up to 0.4 MB
- * there, sanitized ones more. */
-#define STACK_SIZE ((size_t)2 << 20)
+/* Of each worker: the system's default is the shell's limit or 0.1 to 8 MB. Units need some 0.05
+ * MB, sanitized ones more. */
+#define STACK_SIZE ((size_t)512 << 10)
+
+struct worker {
+    struct threads *threads;
+    pthread_t thread;
+    int index; /* from 1 on: 0 is the caller */
+};
 
 struct threads {
     _Alignas(64) _Atomic uint64_t job;
     _Alignas(64) atomic_int done; /* units of the current job */
     _Alignas(64) atomic_int sleepers;
     _Atomic(void *) context; /* of the current job; written before its number */
-    _Atomic(void (*)(void *, int)) work;
+    _Atomic(thread_work *) work;
     atomic_int n_units;
     atomic_bool stop;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     int n, n_started;
-    pthread_t *workers; /* [n - 1] */
+    struct worker *workers; /* [n - 1] */
 };
 
 static void pause_briefly(void)
@@ -47,7 +53,7 @@ static void pause_briefly(void)
 }
 
 /* Takes and does units of job `number` until none is left. */
-static void take_units(struct threads *threads, uint64_t number)
+static void take_units(struct threads *threads, uint64_t number, int thread)
 {
     uint64_t word = atomic_load(&threads->job);
     while (word >> JOB_SHIFT == number) {
@@ -57,8 +63,8 @@ static void take_units(struct threads *threads, uint64_t number)
         if (!atomic_compare_exchange_weak(&threads->job, &word, word + 1))
             continue;
         /* the job cannot end before this unit, so its fields are this job's */
-        void (*work)(void *, int) = atomic_load_explicit(&threads->work, memory_order_relaxed);
-        work(atomic_load_explicit(&threads->context, memory_order_relaxed), (int)unit);
+        thread_work *work = atomic_load_explicit(&threads->work, memory_order_relaxed);
+        work(atomic_load_explicit(&threads->context, memory_order_relaxed), (int)unit, thread);
         atomic_fetch_add(&threads->done, 1);
         word = atomic_load(&threads->job);
     }
@@ -84,13 +90,14 @@ static uint64_t next_job(struct threads *threads, uint64_t seen)
     return number;
 }
 
-static void *worker(void *argument)
+static void *worker_run(void *argument)
 {
-    struct threads *threads = argument;
+    struct worker *worker = argument;
+    struct threads *threads = worker->threads;
     uint64_t seen = 0;
     while (!atomic_load(&threads->stop)) {
         seen = next_job(threads, seen);
-        take_units(threads, seen);
+        take_units(threads, seen, worker->index);
     }
     return NULL;
 }
@@ -111,8 +118,9 @@ static bool start_worker(struct threads *threads)
     if (pthread_attr_init(&attributes) != 0)
         return false;
     pthread_attr_setstacksize(&attributes, STACK_SIZE);
-    int problem =
-        pthread_create(&threads->workers[threads->n_started], &attributes, worker, threads);
+    struct worker *worker = &threads->workers[threads->n_started];
+    *worker = (struct worker){.threads = threads, .index = threads->n_started + 1};
+    int problem = pthread_create(&worker->thread, &attributes, worker_run, worker);
     pthread_attr_destroy(&attributes);
     threads->n_started += problem == 0;
     return problem == 0;
@@ -155,7 +163,7 @@ void threads_free(struct threads *threads)
     pthread_cond_broadcast(&threads->wake);
     pthread_mutex_unlock(&threads->mutex);
     for (int i = 0; i < threads->n_started; i++)
-        pthread_join(threads->workers[i], NULL);
+        pthread_join(threads->workers[i].thread, NULL);
     pthread_cond_destroy(&threads->wake);
     pthread_mutex_destroy(&threads->mutex);
     free(threads->workers);
@@ -167,14 +175,13 @@ int threads_count(const struct threads *threads)
     return threads->n;
 }
 
-void threads_run(struct threads *threads, void (*work)(void *context, int unit), void *context,
-                 int n_units)
+void threads_run(struct threads *threads, thread_work *work, void *context, int n_units)
 {
     if (n_units < 1)
         return;
     if (threads->n == 1 || n_units == 1) {
         for (int unit = 0; unit < n_units; unit++)
-            work(context, unit);
+            work(context, unit, 0);
         return;
     }
     uint64_t word = atomic_load(&threads->job);
@@ -186,7 +193,7 @@ void threads_run(struct threads *threads, void (*work)(void *context, int unit),
     uint64_t open = ((word >> JOB_SHIFT) + 2) << JOB_SHIFT;
     atomic_store(&threads->job, open);
     wake_sleepers(threads);
-    take_units(threads, open >> JOB_SHIFT);
+    take_units(threads, open >> JOB_SHIFT, 0);
     for (int i = 0; atomic_load(&threads->done) < n_units; i++)
         if (i < SPINS_BEFORE_YIELD)
             pause_briefly();

@@ -14,7 +14,9 @@ enum status threads_new(int n, struct threads **out, struct error *error);
 void threads_free(struct threads *threads); /* NULL is allowed */
 int threads_count(const struct threads *threads);
 
-/* Calls work(context, unit) once for each unit of 0..n_units-1, in any order and on any thread, and
- * returns when all are done. One job at a time, from one thread. */
-void threads_run(struct threads *threads, void (*work)(void *context, int unit), void *context,
-                 int n_units);
+/* Calls work(context, unit, thread) once for each unit of 0..n_units-1, in any order and on any
+ * thread, and returns when all are done. `thread` is 0..n-1, the caller's is 0: no two units run
+ * with the same one at a time. Units must need little stack: the caller's may be small. One job at
+ * a time, from one thread. */
+typedef void thread_work(void *context, int unit, int thread);
+void threads_run(struct threads *threads, thread_work *work, void *context, int n_units);

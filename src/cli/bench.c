@@ -2,7 +2,6 @@
  * sequences, on a checkpoint or on synthetic weights in memory. See bench.h for its parts. */
 #include "cli/bench.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/file_write.h"
 #include "base/memory.h"
+#include "cli/input.h"
 #include "library/model.h"
 #include "model/synth.h"
 
@@ -33,7 +33,7 @@ struct settings {
     double time_limit; /* seconds; 0: none */
     bool time_limit_given;
     bool fill, json, no_bandwidth;
-    struct bench_result results[BENCH_MAX_TESTS];
+    struct bench_result *results; /* [BENCH_MAX_TESTS] */
     int n;
 };
 
@@ -94,19 +94,7 @@ static enum status read_text(const char *path, const struct tokenizer *tokenizer
                              struct token_list *ids, struct error *error)
 {
     struct bytes text = {0};
-    char block[65536];
-    size_t n;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    while ((n = fread(block, 1, sizeof block, file)) > 0)
-        bytes_append(&text, block, n);
-    enum status status = STATUS_OK;
-    if (ferror(file))
-        status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    else if (text.failed)
-        status = error_no_memory(error, path);
-    fclose(file);
+    enum status status = input_read(path, &text, error);
     const struct text_span span = {text.data, text.length, false};
     if (status == STATUS_OK)
         status = tokenizer_encode(tokenizer, &span, 1, ids, error);
@@ -235,8 +223,8 @@ static enum status write_csv(const struct settings *settings, const struct bench
     if (!path)
         return STATUS_OK;
     bench_csv(&(struct bench_report){run, settings->results, n}, &csv);
-    enum status status =
-        csv.failed ? error_no_memory(error, path) : file_write(path, csv.data, csv.length, error);
+    enum status status = csv.failed ? error_no_memory(error, path)
+                                    : file_write(path, 0, csv.data, csv.length, error);
     bytes_clear(&csv);
     return status;
 }
@@ -424,14 +412,22 @@ static int run(int argc, char **argv)
     if (settings.synthetic && settings.text)
         return options_usage(&command_bench,
                              "--text wants a MODEL: synthetic weights have no tokenizer");
-    if (list_tests(&settings, &error) != STATUS_OK)
-        return options_usage(&command_bench, "%s", error.message);
-    code = device_check(&command_bench, &settings.device, "");
-    if (code >= 0)
-        return code;
     settings.shape = settings.synthetic ? shape_find(settings.synthetic) : NULL;
     settings.model = positionals[0];
-    return bench_all(&settings, &error) == STATUS_OK ? EXIT_DONE : command_failed(&error);
+    settings.results = calloc(BENCH_MAX_TESTS, sizeof *settings.results);
+    if (!settings.results) {
+        error_no_memory(&error, "the tests");
+        return command_failed(&error);
+    }
+    if (list_tests(&settings, &error) != STATUS_OK) {
+        code = options_usage(&command_bench, "%s", error.message);
+    } else {
+        code = device_check(&command_bench, &settings.device, "");
+        if (code < 0)
+            code = bench_all(&settings, &error) == STATUS_OK ? EXIT_DONE : command_failed(&error);
+    }
+    free(settings.results);
+    return code;
 }
 
 const struct command command_bench = {

@@ -1,15 +1,13 @@
 /* The file of a conversation: {"calla_chat": 1, "messages": […], "tools": […], "settings": {…}}.
  * What is read may come from anywhere. */
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file_map.h"
+#include "base/file_write.h"
 #include "base/json.h"
 #include "cli/conversation.h"
 
@@ -67,47 +65,16 @@ static void print_conversation(const struct conversation *conversation, struct b
     bytes_append_text(out, "}\n");
 }
 
-/* A new file takes the place of the old one only when it is complete. */
-static enum status write_file(const char *path, const struct bytes *text, struct error *error)
-{
-    struct bytes part = {0};
-    struct stat there;
-    bytes_format(&part, "%s.part", path);
-    const char *name = bytes_terminate(&part);
-    enum status status = name ? STATUS_OK : error_no_memory(error, "the path");
-    int file = -1;
-    if (status == STATUS_OK && stat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        status = error_set(error, STATUS_INVALID, "%s: found no regular file, wanted one", path);
-    if (status == STATUS_OK) {
-        unlink(name);
-        file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (file < 0)
-            status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    }
-    for (size_t done = 0; status == STATUS_OK && done < text->length;) {
-        ssize_t n = write(file, text->data + done, text->length - done);
-        if (n >= 0)
-            done += (size_t)n;
-        else if (errno != EINTR)
-            status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    }
-    if (file >= 0 && close(file) != 0 && status == STATUS_OK)
-        status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    if (status == STATUS_OK && rename(name, path) != 0)
-        status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
-    if (status != STATUS_OK && file >= 0)
-        unlink(name);
-    bytes_clear(&part);
-    return status;
-}
-
 enum status conversation_save(const struct conversation *conversation, const char *path,
                               struct error *error)
 {
     struct bytes text = {0};
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return error_set(error, STATUS_INVALID, "%s: found no regular file, wanted one", path);
     print_conversation(conversation, &text);
-    enum status status =
-        text.failed ? error_no_memory(error, "the conversation") : write_file(path, &text, error);
+    enum status status = text.failed ? error_no_memory(error, "the conversation")
+                                     : file_write(path, 0600, text.data, text.length, error);
     bytes_clear(&text);
     return status;
 }

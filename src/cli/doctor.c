@@ -53,7 +53,7 @@ struct health {
     struct cpu_features features;
     int cores, hardware_threads, threads;
     double cpu_limit; /* of the control group; 0: none */
-    int64_t physical, available, limit;
+    struct memory_room memory;
     struct bandwidth bandwidth; /* median 0: not measured */
     struct backend_health backends[MAX_BACKENDS];
     int n_backends;
@@ -170,9 +170,7 @@ static enum status look(struct health *health, bool measure, struct error *error
     health->cores = cpu_physical_cores();
     health->hardware_threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
     health->cpu_limit = cgroup_cpu_limit("");
-    health->physical = memory_physical();
-    health->available = memory_available();
-    health->limit = memory_limit();
+    health->memory = memory_look();
     enum status status = STATUS_OK;
     if (measure)
         status = bandwidth_measure(health->threads, 0, 0, &health->bandwidth, error);
@@ -215,10 +213,12 @@ static void print_machine(const struct health *health)
                health->cpu_limit);
     print_features(health, "features", true);
     print_features(health, "not there", false);
-    printf("memory         %.2f GiB, %.2f of it free", gib(health->physical),
-           gib(health->available));
-    if (health->limit > 0)
-        printf("; the control group allows %.2f", gib(health->limit));
+    printf("memory         %.2f GiB, %.2f of it free", gib(health->memory.physical),
+           gib(health->memory.available));
+    if (health->memory.limit > 0)
+        printf("; the control group allows %.2f", gib(health->memory.limit));
+    if (health->memory.allocatable < INT64_MAX)
+        printf("; ulimit leaves %.2f", gib(health->memory.allocatable));
     printf("\n");
     if (health->bandwidth.median > 0)
         printf("read bandwidth %.1f GB/s with %d thread%s (best of %d: %.1f)\n",
@@ -245,10 +245,10 @@ static void print_fit(const struct health *health, const struct backend_health *
     if (health->bandwidth.median > 0)
         printf(": no more than %.1f tok/s here (%.1f)", fit->short_rate, fit->long_rate);
     printf("\n");
-    if (health->available > 0 && fit->plan.total > health->available)
+    if (health->memory.available > 0 && fit->plan.total > health->memory.available)
         printf("  %-12s only %.2f GiB are free now: weights that find no room there are read from "
                "the disk\n               time and again, far slower\n",
-               "", gib(health->available));
+               "", gib(health->memory.available));
 }
 
 static void print_health(const struct health *health)
@@ -353,12 +353,12 @@ static enum status print_json(const struct health *health, struct error *error)
         "{s:s, s:{s:s, s:i, s:i, s:o, s:o}, s:{s:I, s:I, s:o}, s:o, s:i, s:I, s:o, s:o}", "version",
         CALLA_VERSION, "cpu", "name", health->cpu, "cores", health->cores, "hardware_threads",
         health->hardware_threads, "cpu_limit", number_or_null(health->cpu_limit), "features",
-        features_json(health), "memory", "physical_bytes", (json_int_t)health->physical,
-        "available_bytes", (json_int_t)health->available, "limit_bytes",
-        health->limit > 0 ? json_integer(health->limit) : json_null(), "read_bandwidth_bytes_per_s",
-        number_or_null(bandwidth->median), "threads", health->threads, "35b-a3b_weight_bytes",
-        (json_int_t)health->weights, "backends", backends_json(health), "checkpoint",
-        model_json(health));
+        features_json(health), "memory", "physical_bytes", (json_int_t)health->memory.physical,
+        "available_bytes", (json_int_t)health->memory.available, "limit_bytes",
+        health->memory.limit > 0 ? json_integer(health->memory.limit) : json_null(),
+        "read_bandwidth_bytes_per_s", number_or_null(bandwidth->median), "threads", health->threads,
+        "35b-a3b_weight_bytes", (json_int_t)health->weights, "backends", backends_json(health),
+        "checkpoint", model_json(health));
     struct bytes line = {0};
     if (object)
         json_print(object, &line);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/input.h"
 
 void jsonl_refuse(struct bytes *out, const struct error *error)
 {
@@ -50,23 +51,29 @@ static enum status answer(jsonl_handler *handler, void *context, const char *tex
     return status;
 }
 
+static bool is_empty(const struct bytes *line)
+{
+    return line->length == 0 || input_is_blank(line->data, line->length);
+}
+
 int jsonl_run(jsonl_handler *handler, void *context)
 {
-    char *text = NULL;
-    size_t capacity = 0;
-    ssize_t length;
     int code = EXIT_DONE;
-    struct bytes out = {0};
+    struct bytes text = {0}, out = {0};
+    struct error error;
+    enum status input;
+    bool found;
     if (isatty(STDIN_FILENO))
         fprintf(stderr, "JSON objects, one a line, come from the terminal; Ctrl-D ends\n");
-    for (long number = 1; (length = getline(&text, &capacity, stdin)) >= 0; number++) {
-        if (length > 0 && text[length - 1] == '\n')
-            length--;
-        if (strspn(text, " \t\r") >= (size_t)length) /* an empty line asks nothing */
+    for (long number = 1;; number++) {
+        bytes_reset(&text);
+        input = input_line(&text, &found, &error);
+        if (input != STATUS_OK || !found)
+            break;
+        if (is_empty(&text)) /* asks nothing */
             continue;
         bytes_reset(&out);
-        struct error error;
-        enum status status = answer(handler, context, text, (size_t)length, number, &out, &error);
+        enum status status = answer(handler, context, text.data, text.length, number, &out, &error);
         if (status != STATUS_OK) {
             bytes_reset(&out);
             jsonl_refuse(&out, &error);
@@ -79,11 +86,9 @@ int jsonl_run(jsonl_handler *handler, void *context)
             break;
         }
     }
-    if (length < 0 && !feof(stdin)) { /* getline also ends when memory runs out */
-        fprintf(stderr, "calla: cannot read stdin: %s\n", strerror(errno));
-        code = EXIT_FAILED;
-    }
-    free(text);
+    if (input != STATUS_OK)
+        code = command_failed(&error);
+    bytes_clear(&text);
     bytes_clear(&out);
     return code;
 }

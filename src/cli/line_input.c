@@ -6,6 +6,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/file_write.h"
 #include "cli/input.h"
 
 #define REMEMBERED 1000 /* lines */
@@ -27,9 +29,47 @@ struct line_input {
     bool continued;           /* which prompt to show */
     const char *initial;
     enum { TYPED, CLEARED, INTERRUPTED } how; /* the last line ended */
-    char *plain;                              /* getline's */
-    size_t plain_size;
 };
+
+/* ---- bracketed paste ------------------------------------------------------------------------- */
+
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
+
+/* The terminal that is to be put back; signal handlers reach nothing but globals. */
+static atomic_int paste_terminal;
+
+/* After libedit's own handler, which puts all else back: the signal then ends the program. */
+static void on_signal(int number)
+{
+    ssize_t n = write(atomic_load(&paste_terminal), PASTE_OFF "\n", sizeof PASTE_OFF);
+    (void)n;
+    raise(number); /* SA_RESETHAND: by now it has its default action */
+}
+
+static const int ending_signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP};
+#define N_ENDING (sizeof ending_signals / sizeof ending_signals[0])
+
+static void paste_begin(FILE *terminal, struct sigaction before[N_ENDING])
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    atomic_store(&paste_terminal, fileno(terminal));
+    for (size_t i = 0; i < N_ENDING; i++) {
+        sigaction(ending_signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) /* as nohup wants it */
+            sigaction(ending_signals[i], &action, NULL);
+    }
+    fputs(PASTE_ON, terminal);
+    fflush(terminal);
+}
+
+static void paste_end(FILE *terminal, const struct sigaction before[N_ENDING])
+{
+    fputs(PASTE_OFF, terminal);
+    fflush(terminal);
+    for (size_t i = 0; i < N_ENDING; i++)
+        sigaction(ending_signals[i], &before[i], NULL);
+}
 
 /* ---- what libedit calls ---------------------------------------------------------------------- */
 
@@ -63,8 +103,13 @@ static unsigned char interrupt_line(EditLine *edit, int key)
 /* Ctrl-Z, as the terminal would do it: the whole job stops. */
 static unsigned char suspend(EditLine *edit, int key)
 {
-    (void)edit, (void)key;
+    (void)key;
+    FILE *terminal = of_edit(edit)->terminal;
+    fputs(PASTE_OFF, terminal);
+    fflush(terminal);
     kill(0, SIGTSTP);
+    fputs(PASTE_ON, terminal);
+    fflush(terminal);
     return CC_REFRESH;
 }
 
@@ -134,22 +179,18 @@ static void load_history(struct line_input *input, const char *path, struct erro
     }
 }
 
-/* The whole file after each line: a program that is killed forgets nothing. */
+/* The whole file anew after each line: a program that is killed forgets nothing. */
 static void remember(struct line_input *input, const char *line)
 {
     HistEvent event;
     if (history(input->history, &event, H_ENTER, line) < 0 || !input->history_path)
         return;
     make_folders(input->history_path);
-    int file = open(input->history_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    FILE *stream = file >= 0 ? fdopen(file, "w") : NULL;
-    if (stream) {
-        fchmod(file, 0600);
-        history(input->history, &event, H_SAVE_FP, stream);
-        fclose(stream);
-    } else if (file >= 0) {
-        close(file);
-    }
+    struct file_writer file;
+    if (file_writer_open(&file, input->history_path, 0600, NULL) != STATUS_OK)
+        return;
+    bool whole = history(input->history, &event, H_SAVE_FP, file.stream) >= 0;
+    file_writer_close(&file, whole, NULL);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -216,7 +257,6 @@ void line_input_close(struct line_input *input)
         el_end(input->edit); /* it never frees the names that EL_ADDFN gave it: 500 bytes, once */
     if (input->history)
         history_end(input->history);
-    free(input->plain);
     free(input);
 }
 
@@ -234,12 +274,12 @@ static const char *read_terminal(struct line_input *input, size_t *length)
     input->how = TYPED;
     if (input->initial)
         el_push(input->edit, INITIAL_KEY);
-    fputs("\033[?2004h", input->terminal); /* bracketed paste: on, and off again for the answer */
-    fflush(input->terminal);
+    struct sigaction before[N_ENDING];
+    paste_begin(input->terminal, before); /* off again for the answer */
     errno = 0;
     const char *line = el_gets(input->edit, &count);
     int problem = errno;
-    fputs("\033[?2004l", input->terminal);
+    paste_end(input->terminal, before);
     if (!line && input->how == TYPED)
         fputs("\n", input->terminal); /* Ctrl-D leaves the cursor behind the prompt */
     fflush(input->terminal);
@@ -251,23 +291,18 @@ static const char *read_terminal(struct line_input *input, size_t *length)
     return line;
 }
 
-static const char *read_plain(struct line_input *input, size_t *length)
-{
-    errno = 0;
-    ssize_t count = getline(&input->plain, &input->plain_size, stdin);
-    if (count < 0)
-        return NULL;
-    *length = (size_t)count - (input->plain[count - 1] == '\n');
-    return input->plain;
-}
-
 /* Appends one line. */
 static enum input_kind read_line(struct line_input *input, bool continued, struct bytes *text,
                                  struct error *error)
 {
     size_t length = 0;
+    if (!input->edit) {
+        bool found;
+        enum status status = input_line(text, &found, error);
+        return status != STATUS_OK ? INPUT_FAILED : found ? INPUT_MESSAGE : INPUT_END;
+    }
     input->continued = continued;
-    const char *line = input->edit ? read_terminal(input, &length) : read_plain(input, &length);
+    const char *line = read_terminal(input, &length);
     if (line) {
         bytes_append(text, line, length);
         return INPUT_MESSAGE;
@@ -276,10 +311,6 @@ static enum input_kind read_line(struct line_input *input, bool continued, struc
         return INPUT_INTERRUPT;
     if (input->how == CLEARED)
         return INPUT_CLEARED;
-    if (!input->edit && ferror(stdin)) {
-        error_set(error, STATUS_IO, "stdin: %s", strerror(errno));
-        return INPUT_FAILED;
-    }
     return INPUT_END;
 }
 
@@ -309,6 +340,8 @@ static enum input_kind read_rest(struct line_input *input, struct bytes *text, s
             text->length--;
         bytes_append_byte(text, '\n');
         from = text->length;
+        if (input_check_size("the message", from, error) != STATUS_OK)
+            return INPUT_FAILED;
         kind = read_line(input, true, text, error);
     }
     if (kind != INPUT_END)

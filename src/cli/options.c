@@ -230,7 +230,9 @@ int options_parse(const struct command *command, int argc, char **argv,
     if (n < min_positionals)
         return options_usage(command, "found %d argument%s, wanted %s", n, n == 1 ? "" : "s",
                              command->arguments);
-    if (n > 0 && !positionals[0][0]) /* it would stand for the root folder */
-        return options_usage(command, "MODEL: found an empty path");
+    if (n > 0 && !positionals[0][0]) { /* it would stand for the root folder */
+        const char *name = command->arguments + (command->arguments[0] == '[');
+        return options_usage(command, "%.*s: found an empty path", (int)strcspn(name, " ]"), name);
+    }
     return -1;
 }

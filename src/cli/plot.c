@@ -14,6 +14,7 @@
 #define MAX_LINES 8 /* as many colours and marks there are */
 #define MAX_POINTS 1024
 #define MAX_FIELDS 64 /* of a CSV record */
+#define LEAST 1e-9    /* above 0: steps of an axis must be numbers, too */
 
 /* Columns that tell lines apart. */
 static const char *const key_names[] = {"engine",  "version", "backend", "cpu",
@@ -126,10 +127,10 @@ static enum status csv_number(const struct csv *csv, int column, const char *nam
     const char *text = csv_field(csv, column);
     char *end;
     *value = *text ? strtod(text, &end) : 0;
-    if (*text && (*end || !(*value >= 0 && *value < 1e15)))
+    if (*text && (*end || !(*value == 0 || (*value >= LEAST && *value < 1e15))))
         return error_set(error, STATUS_INVALID,
-                         "%s: line %d: %s: found '%s', wanted a number of at least 0", csv->path,
-                         csv->record, name, text);
+                         "%s: line %d: %s: found '%s', wanted 0 or a number from %g to 1e15",
+                         csv->path, csv->record, name, text, LEAST);
     return STATUS_OK;
 }
 
@@ -212,6 +213,8 @@ static enum status read_csv(struct plot *plot, const char *path, struct error *e
         return status;
     const char *data = map.data ? (const char *)map.data : "";
     struct csv csv = {.path = path, .data = data, .end = data + map.size, .line = 1};
+    if (map.size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0)
+        csv.data += 3; /* the byte order mark that spreadsheets write */
     struct columns columns;
     status = read_columns(&csv, &columns, error);
     while (status == STATUS_OK && csv.data < csv.end) {
@@ -312,7 +315,7 @@ struct panel {
 /* A context of 0 stands one step to the left of the shortest one. */
 static double x_of(const struct panel *panel, double context)
 {
-    double x = context > 0 ? log2(context) : panel->x_low;
+    double x = context >= 1 ? log2(context) : panel->x_low;
     return panel->left +
            PANEL_WIDTH * (0.04 + 0.92 * (x - panel->x_low) / (panel->x_high - panel->x_low));
 }
@@ -502,8 +505,9 @@ enum status plot_csv(const char *svg_path, const char *const *csv_paths, int n, 
             error_set(error, STATUS_INVALID, "%s: found no measured test to draw", csv_paths[0]);
     if (status == STATUS_OK) {
         draw(plot);
-        status = plot->out.failed ? error_no_memory(error, svg_path)
-                                  : file_write(svg_path, plot->out.data, plot->out.length, error);
+        status = plot->out.failed
+                     ? error_no_memory(error, svg_path)
+                     : file_write(svg_path, 0, plot->out.data, plot->out.length, error);
     }
     bytes_clear(&plot->out);
     free(plot);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/file_write.h"
 #include "base/json.h"
 
 struct tensor {
@@ -173,7 +174,7 @@ static void describe(const struct tensor *tensor, size_t offset, struct bytes *h
     bytes_format(header, "],\"data_offsets\":[%zu,%zu]}", offset, offset + tensor->data.length);
 }
 
-static bool write_all(const struct tensor_file *file, const struct bytes *header, FILE *out)
+static void write_all(const struct tensor_file *file, const struct bytes *header, FILE *out)
 {
     unsigned char length[8];
     for (int i = 0; i < 8; i++)
@@ -184,7 +185,6 @@ static bool write_all(const struct tensor_file *file, const struct bytes *header
         const struct bytes *data = &file->tensors[i].data;
         good = fwrite(data->data, 1, data->length, out) == data->length;
     }
-    return good;
 }
 
 enum status tensor_file_write(struct tensor_file *file, const char *path, struct error *error)
@@ -204,12 +204,12 @@ enum status tensor_file_write(struct tensor_file *file, const char *path, struct
     if (file->failed || header.failed) {
         status = error_no_memory(error, "--hidden");
     } else {
-        FILE *out = fopen(path, "wbe");
-        bool good = out && write_all(file, &header, out);
-        if (out && fclose(out) != 0)
-            good = false;
-        if (!good)
-            status = error_set(error, STATUS_IO, "%s: %s", path, strerror(errno));
+        struct file_writer out;
+        status = file_writer_open(&out, path, 0, error);
+        if (status == STATUS_OK) {
+            write_all(file, &header, out.stream); /* close says what went wrong */
+            status = file_writer_close(&out, true, error);
+        }
     }
     bytes_clear(&header);
     return status;

@@ -1,10 +1,9 @@
 #include "engine/engine.h"
 
-#include "base/memory.h"
-
 #define CONTEXT_STEP 1024 /* a context found by looking is a multiple of this */
 #define LEAST_CONTEXT 4096
 #define SPARE ((int64_t)1 << 30) /* bytes left for the prefix cache and other programs */
+#define OWN_SPARE (SPARE / 4)    /* the same of what the process's own limits leave */
 
 static bool context_fits(const struct backend_ops *ops, const struct weights *weights,
                          int32_t context)
@@ -17,10 +16,11 @@ static bool context_fits(const struct backend_ops *ops, const struct weights *we
     };
     struct memory_plan plan;
     ops->plan(&options, &plan);
+    const struct memory_room room = memory_look();
     /* weights and all: what is free then holds them in memory */
-    int64_t available = memory_available();
-    return memory_plan_check(&plan, context, 1, NULL) == STATUS_OK &&
-           (available == 0 || plan.total + SPARE <= available);
+    return memory_plan_check_in(&room, &plan, context, 1, NULL) == STATUS_OK &&
+           (room.available == 0 || plan.total + SPARE <= room.available) &&
+           plan.total - plan.weights <= room.allocatable - OWN_SPARE;
 }
 
 enum status engine_context(const struct backend_ops *ops, const struct weights *weights,
@@ -65,21 +65,36 @@ void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_se
                  gib(n_sequences * plan->state), gib(plan->workspace));
 }
 
-enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
-                              struct error *error)
+enum status memory_plan_check_in(const struct memory_room *room, const struct memory_plan *plan,
+                                 int32_t context, int n_sequences, struct error *error)
 {
     int64_t allocated = plan->total - plan->weights; /* the weights stay in the mapped file */
-    int64_t physical = memory_physical(), available = memory_available();
-    if ((physical == 0 || plan->total <= physical) && (available == 0 || allocated <= available))
+    /* but are read for each token: from the disk, where the rest leaves no room for them */
+    if ((room->physical == 0 || plan->total <= room->physical) &&
+        (room->limit == 0 || plan->total <= room->limit) && plan->total <= room->address_space &&
+        (room->available == 0 || allocated <= room->available) && allocated <= room->allocatable)
         return STATUS_OK;
     struct bytes figures = {0};
     memory_plan_print(plan, context, n_sequences, &figures);
+    bytes_format(&figures, "; this machine has %.2f GiB", gib(room->physical));
+    if (room->limit > 0)
+        bytes_format(&figures, ", the control group allows %.2f", gib(room->limit));
+    bytes_format(&figures, ", %.2f %s free", gib(room->available),
+                 room->limit > 0 ? "are" : "of it");
+    if (room->allocatable < INT64_MAX)
+        bytes_format(&figures, ", ulimit leaves %.2f", gib(room->allocatable));
     const char *text = bytes_terminate(&figures);
-    error_set(error, STATUS_NO_MEMORY,
-              "memory: %s; this machine has %.2f GiB, %.2f of it free: choose a smaller context",
-              text ? text : "the plan does not fit", gib(physical), gib(available));
+    error_set(error, STATUS_NO_MEMORY, "memory: %s: choose a smaller context",
+              text ? text : "the plan does not fit");
     bytes_clear(&figures);
     return STATUS_NO_MEMORY;
+}
+
+enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
+                              struct error *error)
+{
+    const struct memory_room room = memory_look();
+    return memory_plan_check_in(&room, plan, context, n_sequences, error);
 }
 
 enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "engine/sampler.h"
 
 struct engine_options {
@@ -44,9 +45,13 @@ void engine_close(struct engine *engine);
 /* The plan's figures in one line. */
 void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_sequences,
                        struct bytes *out);
-/* Whether a plan fits the machine; else STATUS_NO_MEMORY with the plan's figures. */
+/* Whether a plan fits the machine, its control group and the process's own limits, the weights
+ * being mapped already; else STATUS_NO_MEMORY with the plan's figures. */
 enum status memory_plan_check(const struct memory_plan *plan, int32_t context, int n_sequences,
                               struct error *error);
+/* The same for any room. */
+enum status memory_plan_check_in(const struct memory_room *room, const struct memory_plan *plan,
+                                 int32_t context, int n_sequences, struct error *error);
 
 /* Who looks at a long prefill from outside; both may be NULL. */
 struct prefill_watch {

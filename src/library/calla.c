@@ -112,9 +112,12 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
     if (status == STATUS_OK)
         status = engine_plan(weights, tokenizer_size(opened->model.tokenizer), &engine,
                              &opened->engine, error);
+    const struct memory_room room = memory_look();
+    if (status == STATUS_OK) /* before the log tells of a plan */
+        status = memory_plan_check_in(&room, &opened->engine.plan, engine.context, 1, error);
     if (status == STATUS_OK)
-        status = cache_plan(options ? options->cache_bytes : 0, &opened->engine.plan,
-                            memory_available(), &opened->cache_bytes, error);
+        status = cache_plan(options ? options->cache_bytes : 0, &opened->engine.plan, &room,
+                            &opened->cache_bytes, error);
     if (status == STATUS_OK)
         status = log_plan(options, &opened->engine, opened->cache_bytes, error);
     if (status == STATUS_OK && options && options->lock)

@@ -13,7 +13,7 @@
 
 /* Far beyond the longest context (262,144 tokens of 128 bytes at most); keeps all counts in 31
  * bits, also after NFC, which makes three bytes of one at most. */
-#define TEXT_MAX ((size_t)1 << 28)
+#define TEXT_MAX TOKENIZER_TEXT_MAX
 
 #define KEY_WORDS 4
 #define KEY_BYTES (KEY_WORDS * 8 - 1) /* the last byte holds the length */

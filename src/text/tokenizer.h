@@ -13,6 +13,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
+/* Bytes of a text that is encoded at once, at most. */
+#define TOKENIZER_TEXT_MAX ((size_t)1 << 28)
+
 struct tokenizer;
 
 /* A growable list of token ids; same failure rule as struct bytes. */
@@ -44,7 +47,7 @@ void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Appends the ids of the spans' text, read as one text: a border between spans does not split a
  * word. Errors: STATUS_INVALID with the byte offset in the joined text when that is not UTF-8, or
- * when it is longer than 256 MiB; nothing is appended then. */
+ * when it is longer than TOKENIZER_TEXT_MAX; nothing is appended then. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct text_span *spans,
                              size_t n_spans, struct token_list *ids, struct error *error);
 

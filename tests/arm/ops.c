@@ -183,6 +183,19 @@ static void compare_product(struct check *check, const struct matrix *m, const f
     }
 }
 
+/* Kernels find anything there. */
+static void *dirty_scratch(void)
+{
+    static _Alignas(64) unsigned char scratch[KERNEL_SCRATCH];
+    return memset(scratch, 0xFF, sizeof scratch);
+}
+
+static void multiply(const struct kernels *k, bool matvec, const struct q4_rows *w,
+                     const struct activations *x, int64_t first, int n, float *y, int64_t stride)
+{
+    (matvec ? k->matvec_q4 : k->matmul_q4)(w, x, first, n, y, stride, dirty_scratch());
+}
+
 /* n rows of x from row `first` on times a matrix. */
 static void check_q4(const struct kernels *k, struct check *check, int rows, int columns, int first,
                      int n, bool matvec)
@@ -202,7 +215,7 @@ static void check_q4(const struct kernels *k, struct check *check, int rows, int
         k->quantize(row + columns - 64, columns / 64 - 1, 1, &a, r);
     }
     const struct q4_rows w = {m.view.weight, m.view.scales, m.view.biases, rows, columns};
-    (matvec ? k->matvec_q4 : k->matmul_q4)(&w, &a, first, n, y, stride);
+    multiply(k, matvec, &w, &a, first, n, y, stride);
     for (int r = 0; r < n; r++) {
         int at = first + r;
         const float *found = y + (int64_t)r * stride;
@@ -211,7 +224,7 @@ static void check_q4(const struct kernels *k, struct check *check, int rows, int
         for (int i = rows; i < stride; i++) /* nothing beyond a row */
             require(check, found[i] == 7);
         /* the other rows change no bit */
-        (matvec ? k->matvec_q4 : k->matmul_q4)(&w, &a, at, 1, alone, rows);
+        multiply(k, matvec, &w, &a, at, 1, alone, rows);
         require(check, memcmp(alone, found, (size_t)rows * sizeof *alone) == 0);
     }
     free(alone);
@@ -255,7 +268,7 @@ static void test_quantize(const struct kernels *k)
         fill(x, 128, -1, 1);
         x[5 + 20 * i] = odd[i];
         k->quantize(x, 0, 2, &a, 0);
-        k->matvec_q4(&w, &a, 0, 1, y, 4);
+        multiply(k, true, &w, &a, 0, 1, y, 4);
         require(&check, i < 3 ? !isfinite(y[0]) && !isfinite(y[3]) : isfinite(y[0]));
     }
     for (int i = 0; i < 200; i++) { /* the largest input becomes the largest code, either sign */
@@ -264,7 +277,7 @@ static void test_quantize(const struct kernels *k)
         x[i % 64] = i % 2 ? size : -size;
         x[127 - i % 64] = i % 2 ? -size : size;
         k->quantize(x, 0, 2, &a, 0);
-        k->matvec_q4(&w, &a, 0, 1, y, 4);
+        multiply(k, true, &w, &a, 0, 1, y, 4);
         compare_product(&check, &m, x, a.scales, y);
         compare(&check, a.scales[0], size / 32767, size / 32767 * 0.005); /* int16's precision */
         compare(&check, a.scales[1], size / 32767, size / 32767 * 0.005);
@@ -282,8 +295,8 @@ static void test_matmul_q8(const struct kernels *k)
         int n = counts[i], columns = i % 2 ? 256 : 2048, rows = 32;
         struct matrix m = matrix_new(rows, columns, 8);
         float *x = floats((int64_t)n * columns, -3, 3), *y = floats((int64_t)n * rows, 0, 0);
-        k->matmul_q8(&m.view, 0, 7, x, n, y, rows);
-        k->matmul_q8(&m.view, 7, rows, x, n, y, rows);
+        k->matmul_q8(&m.view, 0, 7, x, n, y, rows, dirty_scratch());
+        k->matmul_q8(&m.view, 7, rows, x, n, y, rows, dirty_scratch());
         for (int r = 0; r < n; r++)
             compare_product(&check, &m, x + r * columns, NULL, y + r * rows);
         free(x);
@@ -423,7 +436,7 @@ static void test_deltanet(const struct kernels *k)
         }
         compare_all(&step, o, wanted, n * D, 5e-6);
         compare_all(&step, one, state, D * D, 5e-6);
-        k->deltanet_chunk(all, q, key, v, S, S, g, beta, n, o);
+        k->deltanet_chunk(all, q, key, v, S, S, g, beta, n, o, dirty_scratch());
         compare_all(&chunk, o, wanted, n * D, 2e-5);
         compare_all(&chunk, all, state, D * D, 2e-5);
         float *parts[] = {q, key, v, g, beta, state, one, all, o, wanted};

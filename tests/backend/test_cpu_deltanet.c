@@ -147,7 +147,7 @@ static void by_chunks(const struct kernels *k, struct deltanet_test *x, int n, i
     for (int t = 0; t < n; t += most)
         k->deltanet_chunk(x->found, x->q + t * QK_STRIDE, x->k + t * QK_STRIDE, x->v + t * V_STRIDE,
                           QK_STRIDE, V_STRIDE, x->g + t, x->beta + t, n - t < most ? n - t : most,
-                          x->o[t]);
+                          x->o[t], dirty_scratch());
     for (int t = n; t < TOKENS; t++) /* nothing beyond the tokens is written */
         for (int j = 0; j < D; j++)
             assert_true(isnan(x->o[t][j]));

@@ -158,18 +158,22 @@ static void product_wanted(struct product_test *t, const float *x)
         }
 }
 
-typedef void product_function(const struct q4_rows *w, const struct activations *x, int64_t first,
-                              int n, float *y, int64_t stride);
+static void multiply(const struct kernels *k, bool matmul, const struct q4_rows *w,
+                     const struct activations *x, int64_t first, int n, float *y, int64_t stride)
+{
+    (matmul ? k->matmul_q4 : k->matvec_q4)(w, x, first, n, y, stride, dirty_scratch());
+}
 
 /* One call; `stride` leaves room that must stay untouched. */
-static void check_product(struct product_test *t, product_function *multiply, const char *name,
-                          const struct parts *parts, int rows, int n)
+static void check_product(struct product_test *t, bool matmul, const struct parts *parts, int rows,
+                          int n)
 {
+    const char *name = matmul ? "matmul_q4" : "matvec_q4";
     const int64_t stride = MAX_ROWS + 5;
     struct q4_rows w = {parts->weight, parts->scales, parts->biases, rows, t->columns};
     for (int64_t i = 0; i < MAX_N * stride; i++)
         t->y[i] = CANARY;
-    multiply(&w, &t->x, FIRST, n, t->y, stride);
+    multiply(t->level->kernels, matmul, &w, &t->x, FIRST, n, t->y, stride);
     /* a group's sum is exact; then some roundings a group, and the sums of the groups */
     double epsilon = ldexp(8 + t->columns / GROUP_SIZE, -24);
     for (int r = 0; r < MAX_N; r++)
@@ -194,8 +198,7 @@ static void check_product(struct product_test *t, product_function *multiply, co
 
 /* All numbers of rows and of rows of x, the matrix before a guard page, at even and odd addresses.
  */
-static void check_sizes(struct product_test *t, product_function *multiply, const char *name,
-                        const int *sizes, size_t n_sizes)
+static void check_sizes(struct product_test *t, bool matmul, const int *sizes, size_t n_sizes)
 {
     static const int rows[] = {64, 33, 32, 31, 16, 8, 1};
     for (int i = 0; i < MAX_N * MAX_ROWS; i++)
@@ -206,7 +209,7 @@ static void check_sizes(struct product_test *t, product_function *multiply, cons
                 continue; /* alignment matters to loads, not to counts */
             struct parts parts = guarded_copy(&t->parts, rows[i], t->columns, slack);
             for (size_t s = n_sizes; s-- > 0;)
-                check_product(t, multiply, name, &parts, rows[i], sizes[s]);
+                check_product(t, matmul, &parts, rows[i], sizes[s]);
             guarded_parts_free(&parts, rows[i], t->columns, slack);
         }
 }
@@ -261,9 +264,8 @@ static void test_products(void **state)
         few[i] = i + 1;
     for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++) {
         product_test_new(&t, columns[c]);
-        check_sizes(&t, t.level->kernels->matvec_q4, "matvec_q4", few, MATVEC_ROWS);
-        check_sizes(&t, t.level->kernels->matmul_q4, "matmul_q4", many,
-                    sizeof many / sizeof many[0]);
+        check_sizes(&t, false, few, MATVEC_ROWS);
+        check_sizes(&t, true, many, sizeof many / sizeof many[0]);
         product_test_free(&t);
     }
     worst_report(&t.worst, "products");
@@ -288,11 +290,11 @@ static void test_products_of_narrow_matrices(void **state)
     }
     struct q4_rows w = {parts.weight, parts.scales, parts.biases, ROWS, COLUMNS};
     float wide[N * ROWS], narrow[N * ROWS];
-    level->kernels->matmul_q4(&w, &x, 0, N, wide, ROWS);
-    level->kernels->matmul_q4(&w, &y, 0, N, narrow, ROWS);
+    multiply(level->kernels, true, &w, &x, 0, N, wide, ROWS);
+    multiply(level->kernels, true, &w, &y, 0, N, narrow, ROWS);
     assert_memory_equal(wide, narrow, sizeof wide);
     for (int n = 1; n <= MATVEC_ROWS; n++) { /* the same bits whatever the way */
-        level->kernels->matvec_q4(&w, &x, 1, n, wide, ROWS);
+        multiply(level->kernels, false, &w, &x, 1, n, wide, ROWS);
         assert_memory_equal(wide, narrow + ROWS, (size_t)n * ROWS * sizeof *wide);
     }
     free(parts.weight);
@@ -337,8 +339,8 @@ static void test_rounding(void **state)
             for (int i = 0; i < GROUP_SIZE; i++)
                 values[i] = i % 2 ? 0.0f : -0.0f;
         k->quantize(values, 0, 2, &x, 1);
-        k->matvec_q4(&w, &x, 1, 1, y[0], PAIR);
-        k->matmul_q4(&w, &x, 1, 1, y[1], PAIR);
+        multiply(k, false, &w, &x, 1, 1, y[0], PAIR);
+        multiply(k, true, &w, &x, 1, 1, y[1], PAIR);
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         for (int g = 0; g < 2; g++) {
             double largest = 0, sum = 0, size = 0;
@@ -371,7 +373,7 @@ static void test_rounding_error(void **state)
         for (int i = 0; i < PAIR; i++)
             values[i] = ldexpf(random_float(), round - 60);
         k->quantize(values, 0, 2, &x, 0);
-        k->matvec_q4(&w, &x, 0, 1, y, PAIR);
+        multiply(k, false, &w, &x, 0, 1, y, PAIR);
         k->rounding_error(values, 2, rest);
         for (int i = 0; i < PAIR; i++)
             check_near(&worst, (double)rest[i], (double)values[i] - (double)y[i],
@@ -397,7 +399,7 @@ static void test_rounding_tiny(void **state)
         for (int i = 0; i < PAIR; i++)
             values[i] = ldexpf(random_float(), exponent);
         k->quantize(values, 0, 2, &x, 0);
-        k->matvec_q4(&w, &x, 0, 1, y, PAIR);
+        multiply(k, false, &w, &x, 0, 1, y, PAIR);
         for (int i = 0; i < PAIR; i++)
             if (!(fabsf(y[i] - values[i]) <= 1e-30f))
                 fail_msg("2^%d: %g became %g", exponent, (double)values[i], (double)y[i]);
@@ -427,7 +429,7 @@ static void test_rounding_keeps_what_is_no_number(void **state)
                 k->quantize(values, 0, 2, &x, r);
             }
             for (int way = 0; way < 2; way++) {
-                (way ? k->matmul_q4 : k->matvec_q4)(&w, &x, 0, 3, y, PAIR);
+                multiply(k, way, &w, &x, 0, 3, y, PAIR);
                 for (int c = 0; c < 3 * PAIR; c++)
                     if ((isfinite(y[c]) != 0) != (c / PAIR != 1))
                         fail_msg("%g at %d: row %d, product %d is %g", (double)wrong[i], place,
@@ -469,7 +471,7 @@ static void check_q8(struct worst *worst, const struct kernels *k, const struct 
     float *y = malloc((size_t)n * STRIDE * sizeof *y), row[MAX_GROUPS * GROUP_SIZE];
     for (int i = 0; i < n * STRIDE; i++)
         y[i] = CANARY;
-    k->matmul_q8(w, from, to, x, n, y, STRIDE);
+    k->matmul_q8(w, from, to, x, n, y, STRIDE, dirty_scratch());
     for (int i = 0; i < STRIDE; i++) {
         if (i >= from && i < to)
             quant_row_load(w, 0, i, row);

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,21 +19,28 @@
 #include "support/sanitized.h"
 
 #define MAX_UNITS 4096
+#define THREADS_MOST 64 /* of these tests */
 
 struct job {
     atomic_int calls[MAX_UNITS];
     int plain[MAX_UNITS]; /* written without locks: by one thread, and seen after the job */
     int n, spin;          /* spin: work of a unit */
+    int n_threads;
+    atomic_int running[THREADS_MOST]; /* units of each thread under way: none or one */
 };
 
-static void work(void *context, int unit)
+static void work(void *context, int unit, int thread)
 {
     struct job *job = context;
+    bool wrong =
+        thread < 0 || thread >= job->n_threads || atomic_fetch_add(&job->running[thread], 1) != 0;
     for (volatile int i = 0; i < job->spin * (unit % 7 == 0 ? 10 : 1); i++)
         ;
     if (unit >= 0 && unit < job->n)
         job->plain[unit] += unit + 1;
-    atomic_fetch_add(&job->calls[unit < 0 || unit >= job->n ? 0 : unit], 1);
+    atomic_fetch_add(&job->calls[unit < 0 || unit >= job->n ? 0 : unit], wrong ? 2 : 1);
+    if (!wrong)
+        atomic_fetch_sub(&job->running[thread], 1);
 }
 
 static struct threads *new_group(int n)
@@ -53,11 +61,13 @@ static void run_and_check(struct threads *threads, struct job *job, int n, int s
     }
     job->n = n;
     job->spin = spin;
+    job->n_threads = threads_count(threads);
+    assert_in_range(job->n_threads, 1, THREADS_MOST);
     threads_run(threads, work, job, n);
     for (int i = 0; i < n; i++)
         if (atomic_load(&job->calls[i]) != 1 || job->plain[i] != i + 1)
-            fail_msg("%d threads, %d units: unit %d ran %d times", threads_count(threads), n, i,
-                     atomic_load(&job->calls[i]));
+            fail_msg("%d threads, %d units: unit %d ran %d times, or two units on a thread",
+                     threads_count(threads), n, i, atomic_load(&job->calls[i]));
 }
 
 static void pause_ms(int milliseconds)
@@ -100,8 +110,9 @@ static void test_many_short_jobs(void **state)
 }
 
 /* The job's fields change between jobs: a late worker must not mix two of them. */
-static void add_context(void *context, int unit)
+static void add_context(void *context, int unit, int thread)
 {
+    (void)thread;
     atomic_fetch_add((atomic_llong *)context, unit + 1);
 }
 
@@ -204,10 +215,11 @@ static void test_idle_costs_nothing(void **state)
     free(job);
 }
 
-/* Both threads are in a unit at once, with a megabyte of stack each. */
-static void use_stack(void *context, int unit)
+/* Both threads are in a unit at once, with more stack each than their default. */
+static void use_stack(void *context, int unit, int thread)
 {
-    volatile char deep[1 << 20];
+    (void)thread;
+    volatile char deep[200 << 10];
     for (size_t i = 0; i < sizeof deep; i += 1024)
         deep[i] = (char)unit;
     pthread_barrier_wait(context);

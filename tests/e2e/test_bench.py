@@ -235,6 +235,10 @@ def test_plot(tmp_path):
     ("context_tokens,decode_tok_per_s\n1,2\n\n2,x\n", ["line 4", "decode_tok_per_s", "'x'"]),
     ("context_tokens,decode_tok_per_s\n1,nan\n", ["line 2", "'nan'"]),
     ("context_tokens,decode_tok_per_s\n-1,2\n", ["line 2", "context_tokens", "'-1'"]),
+    ("context_tokens,decode_tok_per_s\n1,1e-320\n", ["line 2", "'1e-320'", "from 1e-09 to 1e15"]),
+    ("context_tokens,decode_tok_per_s\n1e-300,1\n", ["line 2", "'1e-300'"]),
+    ("context_tokens,decode_tok_per_s\n1,inf\n", ["line 2", "'inf'"]),
+    ("context_tokens,decode_tok_per_s,decode_min_tok_per_s\n1,1,1e-310\n", ["line 2", "1e-310"]),
     ('context_tokens,decode_tok_per_s\n"1,2\n', ["no end of a quoted field"]),
     ('context_tokens,decode_tok_per_s\n"1"2,2\n', ["line 2", "after a quoted field"]),
     ("context_tokens,decode_tok_per_s" + 80 * ",x" + "\n", ["more than 64 fields"]),
@@ -250,18 +254,44 @@ def test_plot_refuses(tmp_path, text, words):
     assert not svg.exists()
 
 
+NUMBER = re.compile(r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)")
+
+
+def assert_all_inside(text):
+    """Every coordinate is a number inside the picture."""
+    root = ElementTree.fromstring(text)
+    _, _, width, height = map(float, root.get("viewBox").split())
+    places = [(element.get(name), limit) for element in root.iter()
+              for names, limit in ((("x", "cx", "width"), width), (("y", "cy", "height"), height))
+              for name in names if element.get(name)]
+    for element in root.iter():
+        # absolute commands: M x y, L x y, V y, H x; what follows in small letters is relative
+        for command, rest in re.findall(r"([MLVH])([^MLVHa-z]*)", element.get("d", "")):
+            for i, number in enumerate(NUMBER.findall(rest)):
+                is_x = command == "H" or (command in "ML" and i % 2 == 0)
+                places.append((number, width if is_x else height))
+    assert places and all(0 <= float(number) <= limit for number, limit in places), text
+
+
 def test_plot_odd_files(tmp_path):
-    """No line end at the end, empty last fields, one point, speeds of any size."""
+    """No line end at the end, empty last fields, one point, speeds of any size, a byte order mark."""
     for i, text in enumerate(["context_tokens,decode_tok_per_s,rows\n0,1e-3,",
                               "context_tokens,prefill_tok_per_s\r\n131072,9e14\r\n",
                               'context_tokens,"decode_tok_per_s"\n"3","7"',
                               "context_tokens,decode_tok_per_s\n\n\n5,1,,,,\n",
+                              "\ufeffcontext_tokens,decode_tok_per_s\n5,1\n",
+                              "\ufeff\"context_tokens\",decode_tok_per_s\n5,1\n",
+                              "context_tokens,decode_tok_per_s\n1e-9,1e-9\n0.5,2e-9\n3,1e-8\n",
+                              "context_tokens,decode_tok_per_s\n1,1e-9\n9e14,9e14\n0,1\n",
+                              "context_tokens,decode_tok_per_s,decode_min_tok_per_s,"
+                              "decode_max_tok_per_s\n1,2,1e-9,9e14\n2,5,7,6\n",
                               "engine,context_tokens,decode_tok_per_s\n\ufffe<\uffff\x07\ufffd,5,1"]):
         file, svg = tmp_path / f"{i}.csv", tmp_path / f"{i}.svg"
         file.write_text(text, newline="", encoding="utf-8")
         bench("--plot", svg, file)
         text = svg.read_text()
-        assert ElementTree.fromstring(text) is not None and "nan" not in text and "inf" not in text
+        assert "nan" not in text and "inf" not in text
+        assert_all_inside(text)
 
 
 # ---- usage ---------------------------------------------------------------------------------------

@@ -182,6 +182,18 @@ def test_terminal_history(terminal, tmp_path):
     assert HOT in chat.say("")
 
 
+def test_terminal_history_is_replaced_whole(terminal, tmp_path):
+    chat = terminal(*OFF)
+    chat.say("/help")
+    file = tmp_path / "state" / "calla" / "chat_history"
+    with file.open() as old:  # whoever has it open reads it to its end: it is never cut
+        before = file.read_text()
+        chat.say("/stats")
+        assert old.read() == before and file.read_text().startswith(before)
+    assert os.listdir(file.parent) == [file.name]
+    chat.leave()
+
+
 def test_terminal_history_that_is_none(terminal, tmp_path):
     file = tmp_path / "state" / "calla" / "chat_history"
     file.parent.mkdir(parents=True)
@@ -262,13 +274,26 @@ def test_terminal_ctrl_c_keeps_what_came(terminal):
     assert "read in" in chat.say("Define hot.") + chat.say("/stats")
 
 
-def test_terminal_killed_leaves_the_terminal_as_it_was(terminal):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_terminal_killed_leaves_the_terminal_as_it_was(terminal, number):
     chat = terminal(*OFF)
     chat.say("/help")
     assert not termios.tcgetattr(chat.terminal)[3] & termios.ICANON  # the editor has it
-    os.kill(chat.child, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(os.waitpid(chat.child, 0)[1]) == -signal.SIGTERM
+    os.kill(chat.child, number)
+    while chat.read(5):
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(chat.child, 0)[1]) == -number
     assert termios.tcgetattr(chat.terminal)[3] & termios.ICANON
+    pastes = re.findall(r"\033\[\?2004[hl]", chat.everything)
+    assert pastes[-1] == "\033[?2004l" and pastes[-2] == "\033[?2004h"
+
+
+def test_terminal_suspended_pastes_as_before(terminal):
+    chat = terminal(*OFF)
+    chat.send("\x1a")  # a group without a shell above it is not stopped
+    chat.wait("\033[?2004l")
+    chat.wait("\033[?2004h")
+    assert HOT in chat.say("Define hot.")
 
 
 @pytest.mark.parametrize("environment, dimmed", [({}, True), ({"NO_COLOR": "1"}, False)])

@@ -92,7 +92,7 @@ def test_seeds(tiny, tmp_path):
     (["--shape", "tiny", "no/such/new"], 1, ["no/such/new", "No such file"]),
     (["--shape", "tiny", str(TOKENIZER)], 1, [str(TOKENIZER), "Not a directory"]),
     (["--shape", "tiny", str(TINY)], 1, [str(TINY), "not empty"]),
-    (["--shape", "tiny", ""], 2, ["empty path"]),
+    (["--shape", "tiny", ""], 2, ["DIR: ", "empty path"]),
 ])
 def test_errors(arguments, code, words):
     before = sorted(ROOT.iterdir())

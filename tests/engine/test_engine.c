@@ -5,12 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "support/replay.h"
+#include "support/sanitized.h"
 #include "support/tiny.h"
 
 static void test_context(void **state)
@@ -77,6 +79,74 @@ static void test_plan_that_does_not_fit(void **state)
     assert_int_equal(memory_plan_check(&plan, 10, 1, &error), STATUS_NO_MEMORY);
 }
 
+/* What the control group and the process's own limits allow counts as well. */
+static void test_plan_within_limits(void **state)
+{
+    (void)state;
+    const int64_t gib = (int64_t)1 << 30;
+    const struct memory_plan plan = {.weights = 18 * gib, .workspace = 2 * gib, .total = 20 * gib};
+    const struct memory_room machine = {
+        .physical = 64 * gib,
+        .available = 40 * gib,
+        .address_space = INT64_MAX,
+        .allocatable = INT64_MAX,
+    };
+    struct memory_room room = machine;
+    struct error error;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_OK);
+    room.limit = 20 * gib - 1;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_NO_MEMORY);
+    assert_non_null(strstr(error.message, "64.00 GiB, the control group allows 20.00, "));
+    assert_null(strchr(error.message, '\n'));
+    room.limit = 20 * gib;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_OK);
+    room = machine;
+    room.address_space = 19 * gib; /* weights that are not mapped yet would find no place */
+    room.allocatable = 19 * gib;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_NO_MEMORY);
+    room.address_space = 30 * gib;
+    room.allocatable = 2 * gib;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_OK);
+    room.allocatable--;
+    assert_int_equal(memory_plan_check_in(&room, &plan, 10, 1, &error), STATUS_NO_MEMORY);
+    assert_non_null(strstr(error.message, "ulimit leaves 2.00"));
+}
+
+/* Without a wish: not more than the process's own limits leave. */
+static void test_context_within_limits(void **state)
+{
+    (void)state;
+    if (SANITIZED) /* it takes terabytes of address space for itself */
+        skip();
+    static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
+    const struct backend_ops *ops = backends[0];
+    for (int i = 0; i < 2; i++) {
+        struct rlimit before, small;
+        struct memory_room room;
+        assert_int_equal(getrlimit((unsigned)kinds[i], &before), 0);
+        small = before;
+        small.rlim_cur = 1; /* to learn what is used: nothing is left */
+        setrlimit((unsigned)kinds[i], &small);
+        room = memory_look();
+        setrlimit((unsigned)kinds[i], &before);
+        assert_int_equal(room.allocatable, 0);
+        struct error error;
+        int32_t long_one = 0, short_one = 0;
+        assert_int_equal(
+            engine_context(ops, checkpoint_weights(tiny), 0, 1 << 20, &long_one, &error),
+            STATUS_OK);
+        small.rlim_cur = (rlim_t)3 << 29;
+        setrlimit((unsigned)kinds[i], &small);
+        room = memory_look();
+        enum status status =
+            engine_context(ops, checkpoint_weights(tiny), 0, 1 << 20, &short_one, &error);
+        setrlimit((unsigned)kinds[i], &before);
+        assert_int_equal(status, STATUS_OK);
+        assert_true(room.allocatable > 0 && room.allocatable < (int64_t)3 << 29);
+        assert_true(short_one > 4096 && short_one < long_one);
+    }
+}
+
 struct watcher {
     int calls;
     int32_t seen[8];
@@ -132,6 +202,8 @@ int main(void)
         cmocka_unit_test(test_context),
         cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_plan_that_does_not_fit),
+        cmocka_unit_test(test_plan_within_limits),
+        cmocka_unit_test(test_context_within_limits),
         cmocka_unit_test(test_prefill_is_watched),
     };
     return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);

@@ -18,12 +18,18 @@ static const struct memory_plan plan = {.weights = 18 * GIB,
                                         .workspace = 448 * MIB,
                                         .total = 19 * GIB + 512 * MIB};
 
-static int64_t planned(int64_t wanted, int64_t available)
+static int64_t planned_in(int64_t wanted, int64_t available, int64_t allocatable)
 {
     int64_t bytes = -1;
     struct error error;
-    assert_int_equal(cache_plan(wanted, &plan, available, &bytes, &error), STATUS_OK);
+    const struct memory_room room = {.available = available, .allocatable = allocatable};
+    assert_int_equal(cache_plan(wanted, &plan, &room, &bytes, &error), STATUS_OK);
     return bytes;
+}
+
+static int64_t planned(int64_t wanted, int64_t available)
+{
+    return planned_in(wanted, available, INT64_MAX);
 }
 
 static void test_default(void **state)
@@ -46,9 +52,24 @@ static void test_wanted(void **state)
     assert_int_equal(planned(5, 64 * GIB), 5);
     assert_int_equal(planned(62 * GIB, 64 * GIB), 62 * GIB);
     assert_int_equal(planned(500 * GIB, 0), 500 * GIB);
-    assert_int_equal(cache_plan(63 * GIB, &plan, 64 * GIB, &bytes, &error), STATUS_NO_MEMORY);
+    struct memory_room room = {.available = 64 * GIB, .allocatable = INT64_MAX};
+    assert_int_equal(cache_plan(63 * GIB, &plan, &room, &bytes, &error), STATUS_NO_MEMORY);
     assert_non_null(strstr(error.message, "63.00"));
     assert_non_null(strstr(error.message, "62.50"));
+    room.allocatable = 2 * GIB;
+    assert_int_equal(cache_plan(GIB, &plan, &room, &bytes, &error), STATUS_NO_MEMORY);
+    assert_non_null(strstr(error.message, "0.50"));
+}
+
+/* What the process's own limits leave, beside what the machine has; the weights are mapped. */
+static void test_own_limits(void **state)
+{
+    (void)state;
+    assert_int_equal(planned_in(0, 64 * GIB, 2 * GIB), 256 * MIB);
+    assert_int_equal(planned_in(0, 0, 2 * GIB), 256 * MIB);
+    assert_int_equal(planned_in(0, 64 * GIB, 20 * GIB), GIB);
+    assert_int_equal(planned_in(0, 64 * GIB, GIB), 0);
+    assert_int_equal(planned_in(400 * MIB, 64 * GIB, 2 * GIB), 400 * MIB);
 }
 
 int main(void)
@@ -56,6 +77,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_default),
         cmocka_unit_test(test_wanted),
+        cmocka_unit_test(test_own_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

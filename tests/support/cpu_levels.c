@@ -117,6 +117,14 @@ void guarded_free(unsigned char *memory, size_t size, size_t slack)
     munmap(memory + size + slack - bytes - page, bytes + 2 * page);
 }
 
+void *dirty_scratch(void)
+{
+    static unsigned char *scratch;
+    if (!scratch)
+        scratch = guarded_new(KERNEL_SCRATCH, 0);
+    return memset(scratch, 0xFF, KERNEL_SCRATCH);
+}
+
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 static uint64_t random_state;

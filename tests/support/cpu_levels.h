@@ -31,6 +31,9 @@ int cpu_levels_run(const struct CMUnitTest *tests, size_t n);
 unsigned char *guarded_new(size_t size, size_t slack);
 void guarded_free(unsigned char *memory, size_t size, size_t slack);
 
+/* KERNEL_SCRATCH bytes between guard pages, filled with NaN anew: kernels find anything there. */
+void *dirty_scratch(void);
+
 /* Numbers that are the same in every run: uniform in [-1, 1), and 64 bits. */
 void random_seed(uint64_t seed);
 uint64_t random_bits(void);

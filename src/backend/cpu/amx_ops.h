@@ -138,20 +138,21 @@ static void multiply_block(struct block *block, const struct q4_rows *w,
 }
 
 static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
-    struct block block;
+    struct block *block = scratch;
+    _Static_assert(sizeof *block <= KERNEL_SCRATCH, "a block does not fit");
     int rows = 0; /* of x that the tiles are set for */
     for (int from = 0; from < w->rows; from += BLOCK_ROWS) {
         int count = w->rows - from < BLOCK_ROWS ? w->rows - from : BLOCK_ROWS;
-        unpack_block(&block, w, from, count);
+        unpack_block(block, w, from, count);
         for (int done = 0; done < n; done += TILE_ROWS) {
             int tokens = n - done < TILE_ROWS ? n - done : TILE_ROWS;
             if (tokens != rows)
                 configure(rows = tokens);
-            multiply_block(&block, w, x, first + done, tokens);
+            multiply_block(block, w, x, first + done, tokens);
             for (int t = 0; t < tokens; t++)
-                memcpy(y + (done + t) * stride + from, block.sum[t], (size_t)count * sizeof *y);
+                memcpy(y + (done + t) * stride + from, block->sum[t], (size_t)count * sizeof *y);
         }
     }
     _tile_release(); /* the system saves no tiles of a thread that has none in use */

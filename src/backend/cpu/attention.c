@@ -49,8 +49,9 @@ static void rope(const struct cpu_backend *b, int row, float *head)
 }
 
 /* Norms and rotates one row's queries and keys and stores its keys and values. */
-static void prepare_row(void *context, int row)
+static void prepare_row(void *context, int row, int thread)
 {
+    (void)thread;
     struct attention *a = context;
     struct cpu_backend *b = a->b;
     const struct shape *s = b->shape;
@@ -79,6 +80,13 @@ static void prepare_row(void *context, int row)
     }
 }
 
+/* What a unit works with. */
+struct tile {
+    float queries[TILE][QUERIES][HEAD_DIM];
+    struct attention_state states[TILE];
+};
+_Static_assert(sizeof(struct tile) <= STAGE_SCRATCH, "a tile does not fit");
+
 static void attend_init(struct attention_state *state)
 {
     memset(state, 0, sizeof *state);
@@ -88,12 +96,12 @@ static void attend_init(struct attention_state *state)
 
 /* `n` rows from `row` on, one KV head, positions [from, to) as far as each row sees them. */
 static void attend(const struct attention *a, int row, int n, int kv_head, int32_t from, int32_t to,
-                   struct attention_state *states)
+                   struct tile *tile, struct attention_state *states)
 {
     struct cpu_backend *b = a->b;
     const struct cpu_sequence *sequence = run_of(b, row)->sequence;
     int plane = plane_of(a, kv_head);
-    float queries[TILE][QUERIES][HEAD_DIM];
+    float(*queries)[QUERIES][HEAD_DIM] = tile->queries;
     for (int r = 0; r < n; r++) {
         attend_init(&states[r]);
         for (int q = 0; q < QUERIES; q++)
@@ -133,7 +141,7 @@ static void finish_row(const struct attention *a, int row, int kv_head,
 }
 
 /* A tile of rows of one run with all that they see. */
-static void tile_unit(void *context, int unit)
+static void tile_unit(void *context, int unit, int thread)
 {
     struct attention *a = context;
     struct cpu_backend *b = a->b;
@@ -142,10 +150,10 @@ static void tile_unit(void *context, int unit)
     for (; tile >= (run->n + TILE - 1) / TILE; run++)
         tile -= (run->n + TILE - 1) / TILE;
     int row = run->first + tile * TILE, left = run->n - tile * TILE, n = left < TILE ? left : TILE;
-    struct attention_state states[TILE];
-    attend(a, row, n, kv_head, 0, b->positions[row + n - 1] + 1, states);
+    struct tile *work = cpu_stage_scratch(b, thread);
+    attend(a, row, n, kv_head, 0, b->positions[row + n - 1] + 1, work, work->states);
     for (int r = 0; r < n; r++)
-        finish_row(a, row + r, kv_head, &states[r]);
+        finish_row(a, row + r, kv_head, &work->states[r]);
 }
 
 static struct attention_state *split_of(const struct attention *a, int row, int kv_head)
@@ -161,7 +169,7 @@ static int32_t split_length(int32_t position)
     return (length + SCORE_BLOCK - 1) / SCORE_BLOCK * SCORE_BLOCK;
 }
 
-static void split_unit(void *context, int unit)
+static void split_unit(void *context, int unit, int thread)
 {
     struct attention *a = context;
     struct cpu_backend *b = a->b;
@@ -170,12 +178,13 @@ static void split_unit(void *context, int unit)
     int32_t position = b->positions[row], length = split_length(position);
     if (split * length <= position)
         attend(a, row, 1, kv_head, split * length, (split + 1) * length,
-               split_of(a, row, kv_head) + split);
+               cpu_stage_scratch(b, thread), split_of(a, row, kv_head) + split);
 }
 
 /* Merges a row's splits in order. */
-static void merge_unit(void *context, int unit)
+static void merge_unit(void *context, int unit, int thread)
 {
+    (void)thread;
     struct attention *a = context;
     struct cpu_backend *b = a->b;
     int kv_heads = b->shape->num_key_value_heads, kv_head = unit % kv_heads, row = unit / kv_heads;

@@ -25,6 +25,11 @@
 #define HEAD_ROWS 1024 /* the same for the head, each with candidates of its own */
 #define MAX_SPLITS 64  /* parts of a long context that one row's attention is cut into */
 #define SPLIT_ROWS 16  /* rows of a step up to which attention is cut */
+#define STAGE_SCRATCH (160 << 10) /* bytes of a unit's own in the largest stage */
+/* A thread's scratch: buffers of their own begin near a page's start, so its two parts begin a
+ * quarter and a half page later, lest they share the nearest cache's sets with those. */
+#define SCRATCH_SHIFT 1024
+#define SCRATCH (STAGE_SCRATCH + KERNEL_SCRATCH + 4 * SCRATCH_SHIFT)
 
 struct cpu_sequence {
     struct sequence base;
@@ -59,7 +64,7 @@ struct cpu_backend {
     const struct kernels *kernels;
     struct threads *threads;
     int32_t n_valid_ids, context;
-    int n_sequences, n_open;
+    int n_sequences, n_open, n_threads;
     struct probe probe;
     struct cpu_layer layers[MAX_LAYERS];
     float *norm;                         /* [hidden], the final one */
@@ -67,10 +72,11 @@ struct cpu_backend {
 
     /* the step under way */
     int n, n_runs, n_outputs;
-    struct run runs[MAX_CHUNK];
-    int32_t positions[MAX_CHUNK];
 
     /* workspace; rows = tokens of the step */
+    struct row *rows;           /* [rows] of a chunk */
+    struct run *runs;           /* [rows] */
+    int32_t *positions;         /* [rows] */
     float *h;                   /* [rows][hidden] the residual stream */
     float *x;                   /* [rows][hidden] a norm's output */
     struct activations x_codes; /* x rounded */
@@ -94,13 +100,25 @@ struct cpu_backend {
     struct attention_state *splits; /* [SPLIT_ROWS][kv heads][MAX_SPLITS] */
     float *logits;                  /* [MAX_ROWS][vocab] */
     struct rank_part *parts;        /* [MAX_ROWS][head units] */
+    unsigned char *scratch;         /* [threads][SCRATCH] */
 };
 
 /* Work of a stage; see threads_run. */
-static inline void cpu_run(struct cpu_backend *b, void (*work)(void *context, int unit),
-                           void *context, int n_units)
+static inline void cpu_run(struct cpu_backend *b, thread_work *work, void *context, int n_units)
 {
     threads_run(b->threads, work, context, n_units);
+}
+
+/* What a unit needs for itself and is too much for its stack. */
+static inline void *cpu_stage_scratch(const struct cpu_backend *b, int thread)
+{
+    return b->scratch + (size_t)thread * SCRATCH + SCRATCH_SHIFT;
+}
+
+/* The same for the kernel that it calls. */
+static inline void *cpu_kernel_scratch(const struct cpu_backend *b, int thread)
+{
+    return b->scratch + (size_t)thread * SCRATCH + STAGE_SCRATCH + 2 * SCRATCH_SHIFT;
 }
 
 /* ---- matmul.c -------------------------------------------------------------------------------- */
@@ -120,8 +138,8 @@ void cpu_products(struct cpu_backend *b, const struct product *products, int n_p
 void cpu_project_back(struct cpu_backend *b, const struct quant_matrix *matrix,
                       const struct activations *x, int terms);
 /* matvec or matmul, see kernels.h. */
-void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w, const struct activations *x,
-                  int64_t first, int n, float *y, int64_t stride);
+void cpu_multiply(const struct cpu_backend *b, int thread, const struct q4_rows *w,
+                  const struct activations *x, int64_t first, int n, float *y, int64_t stride);
 
 /* ---- the layers: b->x_codes and b->x -> b->h --------------------------------------------------
  */

@@ -15,10 +15,11 @@ struct deltanet {
     int index; /* among the DeltaNet layers */
 };
 
-/* Convolved inputs of a few tokens. */
+/* Convolved inputs of a few tokens, and one value head's outputs. */
 struct heads {
     float q[CHUNK_TOKENS][LINEAR_HEAD_DIM], k[CHUNK_TOKENS][LINEAR_HEAD_DIM];
     float v[CHUNK_TOKENS][VALUE_HEADS * LINEAR_HEAD_DIM];
+    float o[CHUNK_TOKENS][LINEAR_HEAD_DIM];
 };
 
 /* Convolution of channels [channel, channel + n_channels) for n tokens from row `first` on. */
@@ -51,14 +52,14 @@ static void round_output(struct cpu_backend *b, const float *o, int head, int ro
 }
 
 /* The delta rule of one value head for n tokens from row `first` on. */
-static void value_head(const struct deltanet *d, const struct run *run, int first, int n, int head,
-                       const struct heads *x)
+static void value_head(const struct deltanet *d, int thread, const struct run *run, int first,
+                       int n, int head, struct heads *x)
 {
     enum { D = LINEAR_HEAD_DIM };
     struct cpu_backend *b = d->b;
     const struct shape *s = b->shape;
     int hv = s->linear_num_value_heads, local = head % VALUE_HEADS;
-    float g[CHUNK_TOKENS], beta[CHUNK_TOKENS], o[CHUNK_TOKENS][D];
+    float g[CHUNK_TOKENS], beta[CHUNK_TOKENS], (*o)[D] = x->o;
     for (int t = 0; t < n; t++) {
         const float *gates = b->gates + (int64_t)(first + t) * 2 * hv;
         beta[t] = 1.0f / (1.0f + expf(-gates[head]));
@@ -72,7 +73,7 @@ static void value_head(const struct deltanet *d, const struct run *run, int firs
                                       o[t]);
     else
         b->kernels->deltanet_chunk(state, x->q[0], x->k[0], &x->v[0][local * D], D, VALUE_HEADS * D,
-                                   g, beta, n, o[0]);
+                                   g, beta, n, o[0], cpu_kernel_scratch(b, thread));
     for (int t = 0; t < n; t++) {
         const float *z = b->narrow + (int64_t)(first + t) * shape_value_dim(s) + head * D;
         b->kernels->gated_norm(o[t], d->layer->norm, z, D, (float)s->rms_norm_eps);
@@ -80,7 +81,7 @@ static void value_head(const struct deltanet *d, const struct run *run, int firs
     }
 }
 
-static void head_unit(void *context, int unit)
+static void head_unit(void *context, int unit, int thread)
 {
     enum { D = LINEAR_HEAD_DIM };
     struct deltanet *d = context;
@@ -88,18 +89,19 @@ static void head_unit(void *context, int unit)
     int key_heads = b->shape->linear_num_key_heads, key_dim = shape_key_dim(b->shape);
     int head = unit % key_heads;
     const struct run *run = &b->runs[unit / key_heads];
-    struct heads x;
+    struct heads *x = cpu_stage_scratch(b, thread);
+    _Static_assert(sizeof *x <= STAGE_SCRATCH, "a chunk's inputs do not fit");
     for (int at = 0; at < run->n; at += CHUNK_TOKENS) {
         int n = run->n - at < CHUNK_TOKENS ? run->n - at : CHUNK_TOKENS, first = run->first + at;
-        convolve(d, run, first, n, head * D, D, x.q[0]);
-        convolve(d, run, first, n, key_dim + head * D, D, x.k[0]);
-        convolve(d, run, first, n, 2 * key_dim + VALUE_HEADS * head * D, VALUE_HEADS * D, x.v[0]);
+        convolve(d, run, first, n, head * D, D, x->q[0]);
+        convolve(d, run, first, n, key_dim + head * D, D, x->k[0]);
+        convolve(d, run, first, n, 2 * key_dim + VALUE_HEADS * head * D, VALUE_HEADS * D, x->v[0]);
         for (int t = 0; t < n; t++) {
-            b->kernels->l2_norm(x.q[t], D, 1.0f / sqrtf((float)D));
-            b->kernels->l2_norm(x.k[t], D, 1.0f);
+            b->kernels->l2_norm(x->q[t], D, 1.0f / sqrtf((float)D));
+            b->kernels->l2_norm(x->k[t], D, 1.0f);
         }
         for (int v = 0; v < VALUE_HEADS; v++)
-            value_head(d, run, first, n, VALUE_HEADS * head + v, &x);
+            value_head(d, thread, run, first, n, VALUE_HEADS * head + v, x);
     }
 }
 

@@ -18,7 +18,7 @@ struct buffer {
     int64_t bytes;
 };
 
-#define MAX_BUFFERS 32
+#define MAX_BUFFERS 48
 struct buffers {
     struct buffer list[MAX_BUFFERS];
     int n;
@@ -51,6 +51,9 @@ static void workspace(struct cpu_backend *b, struct buffers *buffers)
     int64_t rows = MAX_CHUNK, k = s->num_experts_per_tok;
     int heads = s->num_attention_heads * HEAD_DIM, hv = s->linear_num_value_heads;
     buffers->n = 0;
+    add(buffers, &b->rows, rows, sizeof *b->rows);
+    add(buffers, &b->runs, rows, sizeof *b->runs);
+    add(buffers, &b->positions, rows, sizeof *b->positions);
     add(buffers, &b->h, rows * s->hidden_size, sizeof *b->h);
     add(buffers, &b->x, rows * s->hidden_size, sizeof *b->x);
     add_activations(buffers, &b->x_codes, rows, s->hidden_size);
@@ -76,6 +79,7 @@ static void workspace(struct cpu_backend *b, struct buffers *buffers)
     add(buffers, &b->logits, MAX_ROWS * (int64_t)s->vocab_size, sizeof *b->logits);
     add(buffers, &b->parts, MAX_ROWS * (int64_t)((s->vocab_size + HEAD_ROWS - 1) / HEAD_ROWS),
         sizeof *b->parts);
+    add(buffers, &b->scratch, b->n_threads, SCRATCH);
 }
 
 static enum status allocate(struct buffers *buffers, struct error *error)
@@ -168,10 +172,16 @@ static enum status load_layers(struct cpu_backend *b, struct error *error)
 
 /* ---- the seam -------------------------------------------------------------------------------- */
 
+static int count_threads(const struct backend_options *options)
+{
+    int n = options->threads > 0 ? options->threads : cpu_physical_cores();
+    return n < THREADS_MAX ? n : THREADS_MAX;
+}
+
 static void cpu_plan(const struct backend_options *options, struct memory_plan *plan)
 {
     const struct shape *s = options->weights->shape;
-    struct cpu_backend b = {.shape = s};
+    struct cpu_backend b = {.shape = s, .n_threads = count_threads(options)};
     struct buffers buffers;
     workspace(&b, &buffers);
     *plan = (struct memory_plan){.weights = weights_bytes(options->weights)};
@@ -208,8 +218,8 @@ static enum status open_parts(struct cpu_backend *b, const struct backend_option
 {
     enum status status = kernels_find(options->cpu, &b->kernels, error);
     if (status == STATUS_OK)
-        status = threads_new(options->threads > 0 ? options->threads : cpu_physical_cores(),
-                             &b->threads, error);
+        status =
+            threads_new(options->threads > 0 ? options->threads : b->n_threads, &b->threads, error);
     if (status == STATUS_OK) {
         struct buffers buffers;
         workspace(b, &buffers);
@@ -231,6 +241,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     b->n_valid_ids = options->n_valid_ids;
     b->context = options->context;
     b->n_sequences = options->n_sequences;
+    b->n_threads = count_threads(options);
     for (int i = 0; i < s->rotary_dims / 2; i++)
         b->rope_frequency[i] = pow(s->rope_theta, -2.0 * i / s->rotary_dims);
     enum status status = open_parts(b, options, error);

@@ -152,9 +152,10 @@ static double sum_exp(const float *x, int n, float max)
 
 /* Rows of w, expanded, times rows of x. What is past the last one is that one again. */
 static void matmul_q8(const struct quant_matrix *w, int from, int to, const float *x, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
-    float expanded[Q8_ROWS][MAX_GROUPS * GROUP_SIZE];
+    float(*expanded)[MAX_GROUPS * GROUP_SIZE] = scratch; /* [Q8_ROWS] */
+    _Static_assert(Q8_ROWS * sizeof *expanded <= KERNEL_SCRATCH, "rows do not fit");
     int64_t columns = w->columns;
     for (int first = from; first < to; first += Q8_ROWS) {
         int rows = to - first < Q8_ROWS ? to - first : Q8_ROWS;
@@ -303,10 +304,11 @@ static void decay_products(struct chunk *c, int size, const float *beta, int n)
 
 static void deltanet_chunk(float *state, const float *q, const float *k, const float *v,
                            int64_t qk_stride, int64_t v_stride, const float *g, const float *beta,
-                           int n, float *o)
+                           int n, float *o, void *scratch)
 {
     enum { D = LINEAR_HEAD_DIM, C = CHUNK_TOKENS };
-    struct chunk chunk, *c = &chunk;
+    struct chunk *c = scratch;
+    _Static_assert(sizeof *c <= KERNEL_SCRATCH, "a chunk does not fit");
     int size = (n + SUB - 1) / SUB * SUB;
     double sum = 0;
     for (int t = 0; t < size; t++) {

@@ -8,7 +8,7 @@ struct head {
     int n_parts;
 };
 
-static void head_unit(void *context, int unit)
+static void head_unit(void *context, int unit, int thread)
 {
     struct head *head = context;
     struct cpu_backend *b = head->b;
@@ -16,7 +16,7 @@ static void head_unit(void *context, int unit)
     int vocab = b->shape->vocab_size, from = unit * HEAD_ROWS;
     int to = from + HEAD_ROWS < vocab ? from + HEAD_ROWS : vocab;
     struct q4_rows rows = cpu_rows(matrix, 0, from, to - from);
-    cpu_multiply(b, &rows, &b->x_codes, head->first, head->n, b->logits + from, vocab);
+    cpu_multiply(b, thread, &rows, &b->x_codes, head->first, head->n, b->logits + from, vocab);
     int valid = to < b->n_valid_ids ? to - from : b->n_valid_ids - from;
     for (int i = 0; i < head->n; i++) {
         const float *logits = b->logits + (int64_t)i * vocab + from;

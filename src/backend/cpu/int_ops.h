@@ -109,8 +109,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct til
 }
 
 /* As few tiles as can be, of as even a size as can be; each size is compiled for itself. */
-static void multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first,
-                           int n)
+static inline __attribute__((always_inline)) void
+multiply_tiles(struct tile *tile, int g, const struct activations *x, int64_t first, int n)
 {
     int tiles = (n + TILE_TOKENS - 1) / TILE_TOKENS;
     for (int t = 0, size; t < n; t += size, tiles--) {
@@ -138,8 +138,9 @@ static void multiply_tiles(struct tile *tile, int g, const struct activations *x
 }
 
 /* Rows [from, from + count) of w, count <= TILE_WIDTH, times n <= MATMUL_TOKENS rows of x. */
-static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
-                        const struct activations *x, int64_t first, int n, float *y, int64_t stride)
+static inline __attribute__((always_inline)) void
+matmul_tile(struct tile *tile, const struct q4_rows *w, int from, int count,
+            const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
     int groups = w->columns / GROUP_SIZE;
     for (int t = 0; t < n; t++)
@@ -162,21 +163,22 @@ static void matmul_tile(struct tile *tile, const struct q4_rows *w, int from, in
 }
 
 static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
-    struct tile tile;
+    struct tile *tile = scratch;
+    _Static_assert(sizeof *tile <= KERNEL_SCRATCH, "a tile does not fit");
     int groups = w->columns / GROUP_SIZE;
     for (int from = 0; from < w->rows; from += TILE_WIDTH) {
         int count = w->rows - from < TILE_WIDTH ? w->rows - from : TILE_WIDTH;
         for (int v = 0; v < TILE_VECTORS; v++) {
             int64_t row = from + v * LANES;
             transpose_bf16(w->scales + row * groups * 2, groups, count - v * LANES,
-                           tile.scale[0] + v, TILE_VECTORS);
+                           tile->scale[0] + v, TILE_VECTORS);
             transpose_bf16(w->biases + row * groups * 2, groups, count - v * LANES,
-                           tile.bias[0] + v, TILE_VECTORS);
+                           tile->bias[0] + v, TILE_VECTORS);
         }
         for (int done = 0; done < n; done += MATMUL_TOKENS)
-            matmul_tile(&tile, w, from, count, x, first + done,
+            matmul_tile(tile, w, from, count, x, first + done,
                         n - done < MATMUL_TOKENS ? n - done : MATMUL_TOKENS, y + done * stride,
                         stride);
     }

@@ -23,6 +23,9 @@
 #define SCORE_BLOCK 64  /* positions that attention_block takes at most */
 #define QUERIES 8       /* query heads that share a KV head */
 #define CHUNK_TOKENS 64 /* tokens that deltanet_chunk takes at most (spec 2.6) */
+/* Bytes that a kernel may need beside its operands, `scratch` below: a multiple of 64, aligned so,
+ * for one thread at a time. The stack may be too small for it (ulimit -s, threads of a library). */
+#define KERNEL_SCRATCH (196 << 10)
 
 /* Rounded inputs of a 4-bit matrix product: value = scale * code. `sums` are the sums of a group's
  * rounded values. The order of codes inside a pair of groups is the table's own. */
@@ -66,12 +69,12 @@ struct kernels {
      * MATVEC_ROWS, sums along the rows of w. matmul: any n, transposes some rows of w and uses them
      * for many rows of x. */
     void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride);
+                      float *y, int64_t stride, void *scratch);
     void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride);
+                      float *y, int64_t stride, void *scratch);
     /* The same for rows [from, to) of an 8-bit matrix and float32 rows of x, [n][columns]. */
     void (*matmul_q8)(const struct quant_matrix *w, int from, int to, const float *x, int n,
-                      float *y, int64_t stride);
+                      float *y, int64_t stride, void *scratch);
 
     void (*rms_norm)(const float *x, const float *weight, int n, float eps, float *y);
     void (*l2_norm)(float *x, int n, float scale);
@@ -92,7 +95,7 @@ struct kernels {
      * row to the next; g, beta [n]; o [n][128]. */
     void (*deltanet_chunk)(float *state, const float *q, const float *k, const float *v,
                            int64_t qk_stride, int64_t v_stride, const float *g, const float *beta,
-                           int n, float *o);
+                           int n, float *o, void *scratch);
     /* Sum of exp(x - max) over any n values. */
     double (*sum_exp)(const float *x, int n, float max);
 

@@ -15,13 +15,14 @@ struct q4_rows cpu_rows(const struct quant_matrix *matrix, int index, int from, 
     };
 }
 
-void cpu_multiply(const struct cpu_backend *b, const struct q4_rows *w, const struct activations *x,
-                  int64_t first, int n, float *y, int64_t stride)
+void cpu_multiply(const struct cpu_backend *b, int thread, const struct q4_rows *w,
+                  const struct activations *x, int64_t first, int n, float *y, int64_t stride)
 {
+    void *scratch = cpu_kernel_scratch(b, thread);
     if (n <= MATVEC_ROWS)
-        b->kernels->matvec_q4(w, x, first, n, y, stride);
+        b->kernels->matvec_q4(w, x, first, n, y, stride, scratch);
     else
-        b->kernels->matmul_q4(w, x, first, n, y, stride);
+        b->kernels->matmul_q4(w, x, first, n, y, stride, scratch);
 }
 
 struct products {
@@ -36,14 +37,14 @@ static int units_of(const struct quant_matrix *matrix)
     return (matrix->rows + UNIT_ROWS - 1) / UNIT_ROWS;
 }
 
-static void product_unit(void *context, int unit)
+static void product_unit(void *context, int unit, int thread)
 {
     struct products *all = context;
     const struct product *p = all->products;
     for (; unit >= units_of(p->matrix); p++)
         unit -= units_of(p->matrix);
     struct q4_rows w = cpu_rows(p->matrix, 0, unit * UNIT_ROWS, UNIT_ROWS);
-    cpu_multiply(all->b, &w, all->x, 0, all->n, p->y + unit * UNIT_ROWS, p->stride);
+    cpu_multiply(all->b, thread, &w, all->x, 0, all->n, p->y + unit * UNIT_ROWS, p->stride);
 }
 
 void cpu_products(struct cpu_backend *b, const struct product *products, int n_products,
@@ -56,12 +57,12 @@ void cpu_products(struct cpu_backend *b, const struct product *products, int n_p
     cpu_run(b, product_unit, &all, units);
 }
 
-static void project_back_unit(void *context, int unit)
+static void project_back_unit(void *context, int unit, int thread)
 {
     struct products *all = context;
     struct cpu_backend *b = all->b;
     int hidden = b->shape->hidden_size;
-    product_unit(context, unit);
+    product_unit(context, unit, thread);
     for (int r = 0; r < all->n; r++) /* the second term's rows come after all of the first's */
         b->kernels->add_scaled(b->h + (int64_t)(r % b->n) * hidden + unit * UNIT_ROWS, 1,
                                b->mixed + (int64_t)r * hidden + unit * UNIT_ROWS, UNIT_ROWS);

@@ -154,35 +154,36 @@ INLINE void matvec_tile(const struct q4_rows *w, int from, const struct few *x, 
         store(y + r * stride + from, sum[r]);
 }
 
+/* Each number of rows is compiled for itself; the sums then stay in registers. */
+#define MATVEC(N)                                                                                  \
+    static __attribute__((noinline)) void matvec_##N(                                              \
+        const struct q4_rows *w, int from, const struct few *x, float *y, int64_t stride)          \
+    {                                                                                              \
+        matvec_tile(w, from, x, N, y, stride);                                                     \
+    }
+MATVEC(1)
+MATVEC(2)
+MATVEC(3)
+MATVEC(4)
+#undef MATVEC
+_Static_assert(MATVEC_ROWS == 4, "one function for each number of rows");
+
 static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
+    static void (*const tiles[])(const struct q4_rows *, int, const struct few *, float *,
+                                 int64_t) = {matvec_1, matvec_2, matvec_3, matvec_4};
     struct few few;
     int from = 0;
     few_rows(x, first, n, w->columns / GROUP_SIZE, &few);
-    for (; from + LANES <= w->rows; from += LANES) {
-        /* Each case is compiled for its own n; the sums then stay in registers. */
-        switch (n) {
-        case 1:
-            matvec_tile(w, from, &few, 1, y, stride);
-            break;
-        case 2:
-            matvec_tile(w, from, &few, 2, y, stride);
-            break;
-        case 3:
-            matvec_tile(w, from, &few, 3, y, stride);
-            break;
-        default:
-            matvec_tile(w, from, &few, MATVEC_ROWS, y, stride);
-            break;
-        }
-    }
+    for (; from + LANES <= w->rows; from += LANES)
+        tiles[n - 1](w, from, &few, y, stride);
     if (from < w->rows) {
         struct q4_rows rest = *w;
         rest.weight += (int64_t)from * (w->columns / 2);
         rest.scales += (int64_t)from * (w->columns / GROUP_SIZE) * 2;
         rest.biases += (int64_t)from * (w->columns / GROUP_SIZE) * 2;
         rest.rows -= from;
-        matmul_q4(&rest, x, first, n, y + from, stride);
+        matmul_q4(&rest, x, first, n, y + from, stride, scratch);
     }
 }

@@ -10,7 +10,7 @@
 #include "backend/cpu/cpu.h"
 
 #define GATHER 16 /* slots of one unit that copies inputs */
-#define BATCH 128 /* rows whose intermediate values lie on a unit's stack */
+#define BATCH 128 /* rows whose intermediate values lie in a unit's scratch */
 
 struct moe {
     struct cpu_backend *b;
@@ -24,18 +24,19 @@ static int64_t shared_slot(const struct cpu_backend *b)
 
 /* One group of an expert's intermediate values for n rows of x from `row` on: silu(gate x) * up x,
  * rounded for down_proj into slots from `slot` on. */
-static void gate_up(const struct moe *m, const struct quant_matrix *gate_proj,
+static void gate_up(const struct moe *m, int thread, const struct quant_matrix *gate_proj,
                     const struct quant_matrix *up_proj, int expert, int group,
                     const struct activations *x, int64_t row, int64_t slot, int n)
 {
     struct cpu_backend *b = m->b;
-    float gate[BATCH][UNIT_ROWS], up[BATCH][UNIT_ROWS];
+    float(*gate)[UNIT_ROWS] = cpu_stage_scratch(b, thread), (*up)[UNIT_ROWS] = gate + BATCH;
+    _Static_assert(2 * BATCH * sizeof *gate <= STAGE_SCRATCH, "a batch does not fit");
     struct q4_rows gate_rows = cpu_rows(gate_proj, expert, group * UNIT_ROWS, UNIT_ROWS);
     struct q4_rows up_rows = cpu_rows(up_proj, expert, group * UNIT_ROWS, UNIT_ROWS);
     for (int first = 0; first < n; first += BATCH) {
         int count = n - first < BATCH ? n - first : BATCH;
-        cpu_multiply(b, &gate_rows, x, row + first, count, gate[0], UNIT_ROWS);
-        cpu_multiply(b, &up_rows, x, row + first, count, up[0], UNIT_ROWS);
+        cpu_multiply(b, thread, &gate_rows, x, row + first, count, gate[0], UNIT_ROWS);
+        cpu_multiply(b, thread, &up_rows, x, row + first, count, up[0], UNIT_ROWS);
         for (int i = 0; i < count; i++) {
             b->kernels->swiglu(gate[i], up[i], UNIT_ROWS);
             b->kernels->quantize(gate[i], group, 1, &b->expert_codes, slot + first + i);
@@ -44,29 +45,30 @@ static void gate_up(const struct moe *m, const struct quant_matrix *gate_proj,
 }
 
 /* Router logits and, beside them, the shared expert. */
-static void router_unit(void *context, int unit)
+static void router_unit(void *context, int unit, int thread)
 {
     struct moe *m = context;
     struct cpu_backend *b = m->b;
     const struct shape *s = b->shape;
     int groups = s->shared_expert_intermediate_size / UNIT_ROWS;
     if (unit < groups) {
-        gate_up(m, &m->weights->mlp.shared_gate_proj, &m->weights->mlp.shared_up_proj, 0, unit,
-                &b->x_codes, 0, shared_slot(b), b->n);
+        gate_up(m, thread, &m->weights->mlp.shared_gate_proj, &m->weights->mlp.shared_up_proj, 0,
+                unit, &b->x_codes, 0, shared_slot(b), b->n);
         return;
     }
     int from = (unit - groups) * ROUTER_ROWS;
     if (from < s->num_experts)
         b->kernels->matmul_q8(&m->weights->mlp.gate, from, from + ROUTER_ROWS, b->x, b->n,
-                              b->router, s->num_experts);
+                              b->router, s->num_experts, cpu_kernel_scratch(b, thread));
     else
         b->kernels->matmul_q8(&m->weights->mlp.shared_expert_gate, 0, 1, b->x, b->n, b->shared_gate,
-                              1);
+                              1, cpu_kernel_scratch(b, thread));
 }
 
 /* The k largest logits, ties to the lowest index; softmax over the chosen. */
-static void route_row(void *context, int row)
+static void route_row(void *context, int row, int thread)
 {
+    (void)thread;
     struct cpu_backend *b = context;
     int k = b->shape->num_experts_per_tok, n = 0;
     const float *logits = b->router + (int64_t)row * b->shape->num_experts;
@@ -113,8 +115,9 @@ static void sort_slots(struct cpu_backend *b)
 }
 
 /* Copies the rounded inputs of a few slots from their rows. */
-static void gather_unit(void *context, int unit)
+static void gather_unit(void *context, int unit, int thread)
 {
+    (void)thread;
     struct cpu_backend *b = context;
     const struct activations *from = &b->x_codes, *to = &b->slot_codes;
     int slots = b->n * b->shape->num_experts_per_tok, groups = from->columns / GROUP_SIZE;
@@ -129,26 +132,26 @@ static void gather_unit(void *context, int unit)
     }
 }
 
-static void expert_unit(void *context, int unit)
+static void expert_unit(void *context, int unit, int thread)
 {
     struct moe *m = context;
     struct cpu_backend *b = m->b;
     int groups = b->shape->moe_intermediate_size / UNIT_ROWS;
     int expert = b->active[unit / groups], first = b->expert_first[expert];
-    gate_up(m, &m->weights->mlp.gate_proj, &m->weights->mlp.up_proj, expert, unit % groups,
+    gate_up(m, thread, &m->weights->mlp.gate_proj, &m->weights->mlp.up_proj, expert, unit % groups,
             &b->slot_codes, first, first, b->expert_first[expert + 1] - first);
 }
 
 /* mixed += weight * down x for the slots of one expert and the hidden values of one unit. */
-static void down(struct cpu_backend *b, const struct quant_matrix *down_proj, int expert, int unit,
-                 int64_t first, int n, bool shared)
+static void down(struct cpu_backend *b, int thread, const struct quant_matrix *down_proj,
+                 int expert, int unit, int64_t first, int n, bool shared)
 {
     int hidden = b->shape->hidden_size;
-    float y[BATCH][UNIT_ROWS];
+    float(*y)[UNIT_ROWS] = cpu_stage_scratch(b, thread); /* [BATCH] */
     struct q4_rows rows = cpu_rows(down_proj, expert, unit * UNIT_ROWS, UNIT_ROWS);
     for (int done = 0; done < n; done += BATCH) {
         int count = n - done < BATCH ? n - done : BATCH;
-        cpu_multiply(b, &rows, &b->expert_codes, first + done, count, y[0], UNIT_ROWS);
+        cpu_multiply(b, thread, &rows, &b->expert_codes, first + done, count, y[0], UNIT_ROWS);
         for (int i = 0; i < count; i++) {
             int64_t slot = first + done + i;
             int32_t row = shared ? done + i : b->slot_row[slot];
@@ -159,7 +162,7 @@ static void down(struct cpu_backend *b, const struct quant_matrix *down_proj, in
     }
 }
 
-static void down_unit(void *context, int unit)
+static void down_unit(void *context, int unit, int thread)
 {
     struct moe *m = context;
     struct cpu_backend *b = m->b;
@@ -168,10 +171,10 @@ static void down_unit(void *context, int unit)
         memset(b->mixed + (int64_t)r * hidden + at, 0, UNIT_ROWS * sizeof *b->mixed);
     for (int i = 0; i < b->n_active; i++) {
         int expert = b->active[i], first = b->expert_first[expert];
-        down(b, &m->weights->mlp.down_proj, expert, unit, first,
+        down(b, thread, &m->weights->mlp.down_proj, expert, unit, first,
              b->expert_first[expert + 1] - first, false);
     }
-    down(b, &m->weights->mlp.shared_down_proj, 0, unit, shared_slot(b), b->n, true);
+    down(b, thread, &m->weights->mlp.shared_down_proj, 0, unit, shared_slot(b), b->n, true);
     for (int r = 0; r < b->n; r++)
         b->kernels->add_scaled(b->h + (int64_t)r * hidden + at, 1,
                                b->mixed + (int64_t)r * hidden + at, UNIT_ROWS);

@@ -191,14 +191,16 @@ static void multiply_rows(const struct q4_rows *w, int from, int to, const struc
 }
 
 static void matvec_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
+    (void)scratch;
     multiply_rows(w, 0, w->rows, x, first, n, y, stride);
 }
 
 static void matmul_q4(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
-                      float *y, int64_t stride)
+                      float *y, int64_t stride, void *scratch)
 {
+    (void)scratch;
     for (int from = 0; from < w->rows; from += BLOCK_ROWS) {
         int to = from + BLOCK_ROWS < w->rows ? from + BLOCK_ROWS : w->rows;
         for (int done = 0; done < n; done += MATVEC_ROWS) {

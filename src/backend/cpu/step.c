@@ -33,8 +33,9 @@ struct rows {
     const float *weight; /* of a norm */
 };
 
-static void embed_row(void *context, int row)
+static void embed_row(void *context, int row, int thread)
 {
+    (void)thread;
     struct rows *all = context;
     struct cpu_backend *b = all->b;
     const struct shape *s = b->shape;
@@ -49,8 +50,9 @@ static void embed_row(void *context, int row)
     }
 }
 
-static void norm_row(void *context, int row)
+static void norm_row(void *context, int row, int thread)
 {
+    (void)thread;
     struct rows *all = context;
     struct cpu_backend *b = all->b;
     int hidden = b->shape->hidden_size;
@@ -146,12 +148,11 @@ enum status cpu_prefill_chunk(struct backend *backend, struct sequence *sequence
                               const int32_t *tokens, int n, enum prefill_output output,
                               struct ranked *ranked, const atomic_bool *cancel, struct error *error)
 {
-    struct row rows[MAX_CHUNK];
+    struct cpu_backend *b = (struct cpu_backend *)backend;
     int max_rows = output == PREFILL_ALL ? MAX_ROWS : MAX_CHUNK;
     for (int r = 0; n <= max_rows && r < n; r++) /* else step refuses n before it looks */
-        rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
-    return step((struct cpu_backend *)backend, rows, n, max_rows, output == PREFILL_ALL ? 0 : n - 1,
-                ranked, cancel, error);
+        b->rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
+    return step(b, b->rows, n, max_rows, output == PREFILL_ALL ? 0 : n - 1, ranked, cancel, error);
 }
 
 enum status cpu_decode_step(struct backend *backend, const struct row *rows, int n,
