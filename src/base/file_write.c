@@ -11,8 +11,9 @@
 
 static enum status failed(const struct file_writer *writer, int reason, struct error *error)
 {
-    return error_set(error, STATUS_IO, "%s: %s", *writer->name ? writer->name : "''",
-                     strerror(reason));
+    const char *name = *writer->name ? writer->name : "''";
+    return reason == ENOMEM ? error_no_memory(error, name)
+                            : error_set(error, STATUS_IO, "%s: %s", name, strerror(reason));
 }
 
 static void writer_clear(struct file_writer *writer)
@@ -74,6 +75,7 @@ static int open_file(struct file_writer *writer, const char *path, mode_t mode)
     if (exists && access(path, W_OK) != 0) /* to replace it would take no more than its folder */
         return -1;
     if (can_replace(path, exists ? &there : NULL)) {
+        errno = ENOMEM;
         writer->path = exists ? realpath(path, NULL) : strdup(path);
         int file = writer->path ? open_part(writer, mode ? mode : 0666) : -1;
         if (file >= 0 && (mode || exists))

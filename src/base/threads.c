@@ -21,7 +21,7 @@
 
 /* Of each worker: the system's default is the shell's limit or 0.1 to 8 MB. Units need some 0.05
  * MB, sanitized ones more. */
-#define STACK_SIZE ((size_t)512 << 10)
+#define STACK_SIZE ((size_t)1 << 20)
 
 struct worker {
     struct threads *threads;

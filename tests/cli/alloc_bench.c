@@ -78,6 +78,7 @@ static enum status draw(void *context, struct error *error)
 {
     const struct drawing *drawing = context;
     const char *path = drawing->csv;
+    unlink(drawing->svg); /* each run makes it anew */
     return plot_csv(drawing->svg, &path, 1, error);
 }
 
