@@ -292,19 +292,20 @@ static void test_rows_do_not_disturb(void **state)
 }
 
 /* A sequence's logits are the same bits in any company: 17 sequences, a few steps, each row against
- * itself alone. (A step of more rows takes another route through the cpu backend's products.) */
+ * itself alone. (A step of more rows takes another route through the cpu backend's products and its
+ * attention, where a long context counts.) */
 static void test_company(void **state)
 {
-    enum { COMPANY = 17, STEPS = SANITIZED ? 1 : 3 };
+    enum { COMPANY = 17, LONGEST = SANITIZED ? 40 : 640, STEPS = SANITIZED ? 1 : 3 };
     struct backend *usual = b;
-    b = open_subject(*state, 2 * COMPANY, COMPANY + 1, 0);
+    b = open_subject(*state, LONGEST + STEPS, COMPANY + 1, 0);
     struct sequence *together[COMPANY], *alone = new_sequence();
     struct row rows[COMPANY];
     struct ranked ranked[STEPS][COMPANY], one;
     int32_t tokens[STEPS][COMPANY];
     for (int s = 0; s < COMPANY; s++) {
         together[s] = new_sequence();
-        prefill(together[s], tiny_ids() + 20 * s, 1 + s, 64, &one);
+        prefill(together[s], tiny_ids() + 20 * s, s == 5 ? LONGEST : 1 + s, 64, &one);
         tokens[0][s] = one.id[0];
     }
     for (int i = 0; i < STEPS; i++) {
@@ -316,7 +317,7 @@ static void test_company(void **state)
     }
     for (int s = 0; s < COMPANY; s++) {
         b->ops->sequence_reset(b, alone);
-        prefill(alone, tiny_ids() + 20 * s, 1 + s, 64, &one);
+        prefill(alone, tiny_ids() + 20 * s, s == 5 ? LONGEST : 1 + s, 64, &one);
         for (int i = 0; i < STEPS; i++) {
             decode_one(alone, tokens[i][s], &one);
             assert_same_ranked(&ranked[i][s], &one, "company", s);

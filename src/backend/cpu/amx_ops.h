@@ -159,6 +159,8 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, int6
 }
 
 #define DOT_GROUPS 1
+#define AHEAD PREFETCH
+#define AHEAD_CACHE 3
 
 INLINE const int16_t *dot_codes(const int16_t *codes, int g)
 {

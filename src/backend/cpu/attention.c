@@ -140,7 +140,42 @@ static void finish_row(const struct attention *a, int row, int kv_head,
     }
 }
 
-/* A tile of rows of one run with all that they see. */
+/* The positions of a row's splits depend on its own position alone. */
+static int32_t split_length(int32_t position)
+{
+    int32_t even = (position + MAX_SPLITS) / MAX_SPLITS;
+    int32_t length = even < SPLIT_LENGTH ? SPLIT_LENGTH : even;
+    return (length + SCORE_BLOCK - 1) / SCORE_BLOCK * SCORE_BLOCK;
+}
+
+/* sum = both. */
+static void merge_states(struct attention_state *sum, const struct attention_state *next)
+{
+    for (int q = 0; q < QUERIES; q++) {
+        float max = fmaxf(sum->max[q], next->max[q]);
+        float keep = expf(sum->max[q] - max), add = expf(next->max[q] - max);
+        for (int i = 0; i < HEAD_DIM; i++)
+            sum->out[q][i] = sum->out[q][i] * keep + next->out[q][i] * add;
+        sum->sum[q] = sum->sum[q] * keep + next->sum[q] * add;
+        sum->max[q] = max;
+    }
+}
+
+/* A row split by split, as split_unit and merge_unit do it for a step of few rows. */
+static void attend_splits(const struct attention *a, int row, int kv_head, struct tile *tile)
+{
+    int32_t position = a->b->positions[row], length = split_length(position);
+    struct attention_state *sum = &tile->states[0], *next = &tile->states[1];
+    for (int split = 0; split * length <= position; split++) {
+        attend(a, row, 1, kv_head, split * length, (split + 1) * length, tile, split ? next : sum);
+        if (split > 0)
+            merge_states(sum, next);
+    }
+    finish_row(a, row, kv_head, sum);
+}
+
+/* A tile of rows of one run with all that they see. Which way it goes depends on the run alone: a
+ * row's result is the same bits in any company. */
 static void tile_unit(void *context, int unit, int thread)
 {
     struct attention *a = context;
@@ -151,6 +186,11 @@ static void tile_unit(void *context, int unit, int thread)
         tile -= (run->n + TILE - 1) / TILE;
     int row = run->first + tile * TILE, left = run->n - tile * TILE, n = left < TILE ? left : TILE;
     struct tile *work = cpu_stage_scratch(b, thread);
+    if (run->n <= SPLIT_ROWS) {
+        for (int r = 0; r < n; r++)
+            attend_splits(a, row + r, kv_head, work);
+        return;
+    }
     attend(a, row, n, kv_head, 0, b->positions[row + n - 1] + 1, work, work->states);
     for (int r = 0; r < n; r++)
         finish_row(a, row + r, kv_head, &work->states[r]);
@@ -159,14 +199,6 @@ static void tile_unit(void *context, int unit, int thread)
 static struct attention_state *split_of(const struct attention *a, int row, int kv_head)
 {
     return a->b->splits + ((int64_t)row * a->b->shape->num_key_value_heads + kv_head) * a->n_splits;
-}
-
-/* The positions of a row's splits depend on its own position alone. */
-static int32_t split_length(int32_t position)
-{
-    int32_t even = (position + MAX_SPLITS) / MAX_SPLITS;
-    int32_t length = even < SPLIT_LENGTH ? SPLIT_LENGTH : even;
-    return (length + SCORE_BLOCK - 1) / SCORE_BLOCK * SCORE_BLOCK;
 }
 
 static void split_unit(void *context, int unit, int thread)
@@ -189,18 +221,10 @@ static void merge_unit(void *context, int unit, int thread)
     struct cpu_backend *b = a->b;
     int kv_heads = b->shape->num_key_value_heads, kv_head = unit % kv_heads, row = unit / kv_heads;
     int32_t position = b->positions[row], length = split_length(position);
-    struct attention_state *all = split_of(a, row, kv_head), *sum = all;
+    struct attention_state *all = split_of(a, row, kv_head);
     for (int split = 1; split * length <= position; split++)
-        for (int q = 0; q < QUERIES; q++) {
-            struct attention_state *next = &all[split];
-            float max = fmaxf(sum->max[q], next->max[q]);
-            float keep = expf(sum->max[q] - max), add = expf(next->max[q] - max);
-            for (int i = 0; i < HEAD_DIM; i++)
-                sum->out[q][i] = sum->out[q][i] * keep + next->out[q][i] * add;
-            sum->sum[q] = sum->sum[q] * keep + next->sum[q] * add;
-            sum->max[q] = max;
-        }
-    finish_row(a, row, kv_head, sum);
+        merge_states(&all[0], &all[split]);
+    finish_row(a, row, kv_head, &all[0]);
 }
 
 void cpu_attention(struct cpu_backend *b, int layer, int index)

@@ -185,6 +185,13 @@ static void matmul_q4(const struct q4_rows *w, const struct activations *x, int6
 }
 
 #define DOT_GROUPS GROUPS_PER_VECTOR
+#if LANES == 16 /* a row is over too soon for the nearest cache (bench/NOTES.md) */
+#define AHEAD 4096
+#define AHEAD_CACHE 2
+#else
+#define AHEAD PREFETCH
+#define AHEAD_CACHE 3
+#endif
 
 INLINE const int16_t *dot_codes(const int16_t *codes, int g)
 {

@@ -4,6 +4,8 @@
  *   dot_row(packed, codes, N, dot)
  *                               DOT_GROUPS groups of one row of w times those of N rows of x
  *   dot_codes(codes, g)         where group g of a row of x begins
+ *   AHEAD, AHEAD_CACHE          how many bytes ahead weights are prefetched, and to which cache (3:
+ *                               the nearest)
  * and of the level
  *   add_fours(v[4])             four vectors to one: each 128 bits of it have the sums of those of
  *                               the four, one a lane
@@ -77,6 +79,7 @@ INLINE void row_terms(const struct q4_rows *w, int row, int first, int n, const 
 {
     int groups = w->columns / GROUP_SIZE;
     const unsigned char *weight = w->weight + (int64_t)row * (w->columns / 2);
+    const unsigned char *end = w->weight + (int64_t)w->rows * (w->columns / 2);
     int64_t parts = ((int64_t)row * groups + first) * 2;
     vf scale[DOT_GROUPS], bias[DOT_GROUPS];
     vi fours[MATVEC_ROWS][LANES / 4];
@@ -86,10 +89,12 @@ INLINE void row_terms(const struct q4_rows *w, int row, int first, int n, const 
     load_parts(w->biases + parts, n, bias);
     for (int four = 0; four < LANES / 4; four++) {
         int g = first + four * FOUR_GROUPS;
-        const unsigned char *ahead = weight + g * (GROUP_SIZE / 2) + PREFETCH;
-        UNROLL
-        for (int i = 0; i < FOUR_GROUPS * GROUP_SIZE / 2; i += 64)
-            __builtin_prefetch(ahead + i, 0, 3);
+        const unsigned char *ahead = weight + g * (GROUP_SIZE / 2) + AHEAD;
+        if (ahead < end) { /* what lies behind is another thread's */
+            UNROLL
+            for (int i = 0; i < FOUR_GROUPS * GROUP_SIZE / 2; i += 64)
+                __builtin_prefetch(ahead + i, 0, AHEAD_CACHE);
+        }
         if (g + FOUR_GROUPS <= first + n) {
             multiply_four(weight, g, g + FOUR_GROUPS, x, N, four, fours);
         } else if (g < first + n) {
