@@ -65,9 +65,9 @@ struct kernels {
     void (*quantize)(const float *x, int from, int n, const struct activations *out, int64_t row);
     /* out = x - what quantize makes of it, for n groups. */
     void (*rounding_error)(const float *x, int n, float *out);
-    /* y[r * stride + i] = row i of w times row `first` + r of x, for n rows of x. matvec: n <=
-     * MATVEC_ROWS, sums along the rows of w. matmul: any n, transposes some rows of w and uses them
-     * for many rows of x. */
+    /* y[r * stride + i] = row i of w times row `first` + r of x, for n rows of x; the same bits by
+     * both. matvec: n <= MATVEC_ROWS, reads the rows of w one after the other. matmul: any n,
+     * transposes some rows of w and uses them for many rows of x. */
     void (*matvec_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
                       float *y, int64_t stride, void *scratch);
     void (*matmul_q4)(const struct q4_rows *w, const struct activations *x, int64_t first, int n,
