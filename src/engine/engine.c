@@ -183,13 +183,13 @@ enum status engine_sample(struct engine *engine, struct sampler *sampler,
                           float *row, int32_t *token, struct error *error)
 {
     struct backend *backend = engine->backend;
-    bool full = sampler_needs_logits(sampler);
-    if (full) {
+    *token = sampler_draw_ranked(sampler, ranked, sequence->position);
+    if (*token < 0) {
         enum status status = backend->ops->logits(backend, i, row, error);
         if (status != STATUS_OK)
             return status;
+        *token = sampler_draw(sampler, row, sequence->position);
     }
-    *token = sampler_draw(sampler, ranked, full ? row : NULL, sequence->position);
     sampler_add_generated(sampler, *token);
     return STATUS_OK;
 }

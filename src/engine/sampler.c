@@ -6,6 +6,8 @@
 
 #include "engine/random.h"
 
+#define SELECT_MAX 256 /* candidates that are kept in order by insertion */
+
 struct candidate {
     float logit;
     int32_t id;
@@ -19,6 +21,15 @@ struct sampler {
     struct candidate *candidates; /* [max(n_valid_ids, RANKED_MAX)] */
     double *probabilities;        /* of the candidates, not normalised */
 };
+
+/* Whether an id may end with a larger logit than it came with. */
+static bool may_raise(const struct sampling *s)
+{
+    for (int i = 0; i < s->n_logit_bias; i++)
+        if (s->logit_bias[i].bias > 0)
+            return true;
+    return s->presence_penalty < 0 || s->frequency_penalty < 0 || s->repetition_penalty < 1;
+}
 
 static bool has_penalties(const struct sampling *s)
 {
@@ -72,29 +83,16 @@ void sampler_add_generated(struct sampler *sampler, int32_t id)
         sampler->generated[id]++;
 }
 
-bool sampler_needs_logits(const struct sampler *sampler)
+/* An id's logit after the penalties. */
+static float penalised(const struct sampler *sampler, int32_t id, double logit)
 {
     const struct sampling *s = &sampler->sampling;
-    if (has_penalties(s))
-        return true;
-    return s->temperature > 0 && (s->top_k <= 0 || s->top_k > RANKED_MAX);
-}
-
-static void apply_penalties(const struct sampler *sampler, float *logits)
-{
-    const struct sampling *s = &sampler->sampling;
-    for (int i = 0; i < s->n_logit_bias; i++)
-        if (s->logit_bias[i].id >= 0 && s->logit_bias[i].id < sampler->n_valid_ids)
-            logits[s->logit_bias[i].id] += s->logit_bias[i].bias;
-    for (int32_t id = 0; id < sampler->n_valid_ids; id++) {
-        uint32_t count = sampler->generated[id];
-        double logit = logits[id];
-        if (count > 0 || sampler->in_prompt[id])
-            logit = logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty;
-        if (count > 0)
-            logit -= s->presence_penalty + s->frequency_penalty * count;
-        logits[id] = (float)logit;
-    }
+    uint32_t count = sampler->generated[id];
+    if (count > 0 || sampler->in_prompt[id])
+        logit = logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty;
+    if (count > 0)
+        logit -= s->presence_penalty + s->frequency_penalty * count;
+    return (float)logit;
 }
 
 static int compare_candidates(const void *left, const void *right)
@@ -105,39 +103,70 @@ static int compare_candidates(const void *left, const void *right)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* Fills candidates, best first; returns how many. */
-static int gather(struct sampler *sampler, const struct ranked *ranked, float *logits)
+/* The step's candidates, best first, as far as no other id can come before or among them; gives
+ * their number. An id that is not among them had at most the last one's logit. */
+static int gather_ranked(struct sampler *sampler, const struct ranked *ranked)
 {
+    const struct sampling *s = &sampler->sampling;
     struct candidate *candidates = sampler->candidates;
-    if (!logits) {
-        for (int i = 0; i < ranked->n; i++)
-            candidates[i] = (struct candidate){ranked->logit[i], ranked->id[i]};
+    float bound = ranked->logit[ranked->n - 1];
+    int sure = ranked->n;
+    for (int i = 0; i < ranked->n; i++)
+        candidates[i] = (struct candidate){ranked->logit[i], ranked->id[i]};
+    if (!has_penalties(s))
         return ranked->n;
+    if (may_raise(s))
+        return 0;
+    for (int i = 0; i < ranked->n; i++) {
+        struct candidate *candidate = &candidates[i];
+        for (int bias = 0; bias < s->n_logit_bias; bias++)
+            if (s->logit_bias[bias].id == candidate->id)
+                candidate->logit += s->logit_bias[bias].bias;
+        candidate->logit = penalised(sampler, candidate->id, (double)candidate->logit);
     }
-    apply_penalties(sampler, logits);
-    for (int32_t id = 0; id < sampler->n_valid_ids; id++)
-        candidates[id] = (struct candidate){logits[id], id};
-    if (sampler->sampling.temperature > 0) {
-        qsort(candidates, (size_t)sampler->n_valid_ids, sizeof *candidates, compare_candidates);
-        return sampler->n_valid_ids;
-    }
-    for (int32_t id = 1; id < sampler->n_valid_ids; id++)
-        if (candidates[id].logit > candidates[0].logit)
-            candidates[0] = candidates[id];
-    return 1;
+    qsort(candidates, (size_t)ranked->n, sizeof *candidates, compare_candidates);
+    while (ranked->n < sampler->n_valid_ids && sure > 0 && !(candidates[sure - 1].logit > bound))
+        sure--;
+    return sure;
 }
 
-int32_t sampler_draw(struct sampler *sampler, const struct ranked *ranked, float *logits,
-                     int64_t position)
+/* Moves the best k of n candidates to the front and sorts them. */
+static void select_best(struct candidate *candidates, int32_t n, int32_t k)
+{
+    if (k > SELECT_MAX || k > n / 2) {
+        qsort(candidates, (size_t)n, sizeof *candidates, compare_candidates);
+        return;
+    }
+    qsort(candidates, (size_t)k, sizeof *candidates, compare_candidates);
+    for (int32_t i = k; i < n; i++) {
+        struct candidate next = candidates[i];
+        if (compare_candidates(&next, &candidates[k - 1]) > 0)
+            continue;
+        int32_t at = k - 1;
+        candidates[i] = candidates[at];
+        for (; at > 0 && compare_candidates(&next, &candidates[at - 1]) < 0; at--)
+            candidates[at] = candidates[at - 1];
+        candidates[at] = next;
+    }
+}
+
+/* How many candidates the draw looks at. */
+static int32_t wanted(const struct sampler *sampler)
+{
+    const struct sampling *s = &sampler->sampling;
+    return s->temperature <= 0                               ? 1
+           : s->top_k > 0 && s->top_k < sampler->n_valid_ids ? s->top_k
+                                                             : sampler->n_valid_ids;
+}
+
+/* Draws from the first n candidates. */
+static int32_t draw(struct sampler *sampler, int n, int64_t position)
 {
     const struct sampling *s = &sampler->sampling;
     const struct candidate *candidates = sampler->candidates;
     double *p = sampler->probabilities, total = 0, kept = 0;
-    int n = gather(sampler, ranked, logits);
     if (s->temperature <= 0)
         return candidates[0].id;
-    if (s->top_k > 0 && n > s->top_k)
-        n = s->top_k;
     for (int i = 0; i < n; i++) {
         p[i] = exp(((double)candidates[i].logit - (double)candidates[0].logit) / s->temperature);
         total += p[i];
@@ -153,4 +182,27 @@ int32_t sampler_draw(struct sampler *sampler, const struct ranked *ranked, float
             return candidates[i].id;
     }
     return candidates[last].id;
+}
+
+int32_t sampler_draw_ranked(struct sampler *sampler, const struct ranked *ranked, int64_t position)
+{
+    int32_t n = wanted(sampler);
+    return gather_ranked(sampler, ranked) < n ? -1 : draw(sampler, n, position);
+}
+
+int32_t sampler_draw(struct sampler *sampler, const float *logits, int64_t position)
+{
+    const struct sampling *s = &sampler->sampling;
+    struct candidate *candidates = sampler->candidates;
+    int32_t n = wanted(sampler);
+    for (int32_t id = 0; id < sampler->n_valid_ids; id++)
+        candidates[id] = (struct candidate){logits[id], id};
+    for (int i = 0; i < s->n_logit_bias; i++)
+        if (s->logit_bias[i].id >= 0 && s->logit_bias[i].id < sampler->n_valid_ids)
+            candidates[s->logit_bias[i].id].logit += s->logit_bias[i].bias;
+    if (has_penalties(s))
+        for (int32_t id = 0; id < sampler->n_valid_ids; id++)
+            candidates[id].logit = penalised(sampler, id, (double)candidates[id].logit);
+    select_best(candidates, sampler->n_valid_ids, n);
+    return draw(sampler, n, position);
 }

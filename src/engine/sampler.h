@@ -39,9 +39,8 @@ void sampler_free(struct sampler *sampler);
 /* Tells the sampler what was read and what was generated (penalties). */
 void sampler_add_prompt(struct sampler *sampler, const int32_t *ids, int64_t n);
 void sampler_add_generated(struct sampler *sampler, int32_t id);
-/* Whether the candidates of the step are not enough, so that sampler_draw wants the full row. */
-bool sampler_needs_logits(const struct sampler *sampler);
-/* Draws the token for `position`. logits: the row's raw logits, changed in place; NULL where
- * sampler_needs_logits is false. */
-int32_t sampler_draw(struct sampler *sampler, const struct ranked *ranked, float *logits,
-                     int64_t position);
+/* Draws the token for `position` from the step's candidates, or gives -1 where these do not decide
+ * it: then sampler_draw wants the full row. Both give the same token. */
+int32_t sampler_draw_ranked(struct sampler *sampler, const struct ranked *ranked, int64_t position);
+/* logits: the row's raw logits. */
+int32_t sampler_draw(struct sampler *sampler, const float *logits, int64_t position);

@@ -35,17 +35,26 @@ static void test_philox(void **state)
     }
 }
 
+/* The best of a row, as a backend gives them: ties to the lowest id. */
+static void rank(const float *logits, struct ranked *ranked)
+{
+    bool taken[N] = {false};
+    for (ranked->n = 0; ranked->n < RANKED_MAX; ranked->n++) {
+        int best = -1;
+        for (int i = 0; i < N; i++)
+            if (!taken[i] && (best < 0 || logits[i] > logits[best]))
+                best = i;
+        taken[best] = true;
+        ranked->id[ranked->n] = best;
+        ranked->logit[ranked->n] = logits[best];
+    }
+}
+
 static void fill(struct ranked *ranked, float *logits)
 {
     for (int i = 0; i < N; i++)
         logits[i] = (float)((i * 37) % N) * -0.05f; /* 37 and 100 are coprime: all different */
-    ranked->n = 0;
-    for (int rank = 0; rank < RANKED_MAX; rank++)
-        for (int i = 0; i < N; i++)
-            if ((i * 37) % N == rank) {
-                ranked->id[ranked->n] = i;
-                ranked->logit[ranked->n++] = logits[i];
-            }
+    rank(logits, ranked);
 }
 
 static struct sampler *new_sampler(struct sampling sampling)
@@ -56,13 +65,16 @@ static struct sampler *new_sampler(struct sampling sampling)
     return sampler;
 }
 
-/* One draw with what the sampler asks for; logits are copied as a backend would give them. */
-static int32_t draw(struct sampler *sampler, const struct ranked *ranked, const float *logits,
-                    int64_t position)
+/* One draw; where the candidates are enough, they give the row's token. */
+static int32_t draw(struct sampler *sampler, const float *logits, int64_t position)
 {
-    float row[N];
-    memcpy(row, logits, sizeof row);
-    return sampler_draw(sampler, ranked, sampler_needs_logits(sampler) ? row : NULL, position);
+    struct ranked ranked;
+    rank(logits, &ranked);
+    int32_t token = sampler_draw_ranked(sampler, &ranked, position);
+    int32_t full = sampler_draw(sampler, logits, position);
+    if (token >= 0)
+        assert_int_equal(token, full);
+    return full;
 }
 
 static void test_greedy(void **state)
@@ -74,17 +86,16 @@ static void test_greedy(void **state)
     struct sampling sampling = neutral;
     sampling.temperature = 0;
     struct sampler *sampler = new_sampler(sampling);
-    assert_false(sampler_needs_logits(sampler));
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 0);
+    assert_int_equal(sampler_draw_ranked(sampler, &ranked, 0), 0);
+    assert_int_equal(draw(sampler, logits, 0), 0);
     sampler_free(sampler);
     for (int i = 0; i < N; i++) /* a tie over the full row: the lowest id */
         logits[i] = i == 70 || i == 20 ? 5 : 0;
     sampling.presence_penalty = 1;
     sampler = new_sampler(sampling);
-    assert_true(sampler_needs_logits(sampler));
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 20);
+    assert_int_equal(draw(sampler, logits, 0), 20);
     sampler_add_generated(sampler, 20);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 70);
+    assert_int_equal(draw(sampler, logits, 0), 70);
     sampler_free(sampler);
 }
 
@@ -100,16 +111,10 @@ static void test_distribution(void **state)
     sampling.top_k = 4;
     sampling.seed = 7;
     struct sampler *candidates = new_sampler(sampling);
-    struct logit_bias nothing = {.id = 3, .bias = 0};
-    sampling.logit_bias = &nothing;
-    sampling.n_logit_bias = 1; /* asks for the full row */
-    struct sampler *full = new_sampler(sampling);
     int counts[N] = {0};
     const int draws = 40000;
     for (int i = 0; i < draws; i++) {
-        int32_t id = draw(candidates, &ranked, logits, i);
-        assert_int_equal(id, draw(full, &ranked, logits, i));
-        counts[id]++;
+        counts[draw(candidates, logits, i)]++;
     }
     double total = 0;
     for (int rank = 0; rank < 4; rank++)
@@ -121,7 +126,6 @@ static void test_distribution(void **state)
             fail_msg("rank %d: found %d draws, wanted about %.0f", rank, found, wanted);
     }
     sampler_free(candidates);
-    sampler_free(full);
 }
 
 static void test_seed_and_position(void **state)
@@ -137,10 +141,10 @@ static void test_seed_and_position(void **state)
     struct sampler *b = new_sampler(sampling);
     int differ = 0, move = 0;
     for (int i = 0; i < 200; i++) {
-        int32_t id = draw(a, &ranked, logits, i);
-        assert_int_equal(id, draw(again, &ranked, logits, i));
-        differ += id != draw(b, &ranked, logits, i);
-        move += id != draw(a, &ranked, logits, i + 1);
+        int32_t id = draw(a, logits, i);
+        assert_int_equal(id, draw(again, logits, i));
+        differ += id != draw(b, logits, i);
+        move += id != draw(a, logits, i + 1);
     }
     assert_true(differ > 150);
     assert_true(move > 150);
@@ -159,7 +163,7 @@ static int support_of(struct sampling sampling)
     bool seen[N] = {false};
     int n = 0;
     for (int i = 0; i < 3000; i++)
-        seen[draw(sampler, &ranked, logits, i)] = true;
+        seen[draw(sampler, logits, i)] = true;
     for (int i = 0; i < N; i++)
         n += seen[i];
     sampler_free(sampler);
@@ -206,25 +210,25 @@ static void test_penalties(void **state)
     s.presence_penalty = 1;
     struct sampler *sampler = new_sampler(s);
     sampler_add_prompt(sampler, prompt, 3);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 0); /* cases.md row 45 */
+    assert_int_equal(draw(sampler, logits, 0), 0); /* cases.md row 45 */
     sampler_add_generated(sampler, 0);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    assert_int_equal(draw(sampler, logits, 0), 1);
     sampler_free(sampler);
 
     s.presence_penalty = 0;
     s.frequency_penalty = 0.3;
     sampler = new_sampler(s);
     sampler_add_generated(sampler, 0);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 0);
+    assert_int_equal(draw(sampler, logits, 0), 0);
     sampler_add_generated(sampler, 0); /* 2 - 0.6 < 1.5 */
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    assert_int_equal(draw(sampler, logits, 0), 1);
     sampler_free(sampler);
 
     s.frequency_penalty = 0;
     s.repetition_penalty = 1.5; /* 2 / 1.5 < 1.5; -1 * 1.5 stays last */
     sampler = new_sampler(s);
     sampler_add_prompt(sampler, prompt, 3);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 1);
+    assert_int_equal(draw(sampler, logits, 0), 1);
     sampler_free(sampler);
 
     s = neutral;
@@ -233,16 +237,64 @@ static void test_penalties(void **state)
     s.logit_bias = bias;
     s.n_logit_bias = 2;
     sampler = new_sampler(s);
-    assert_int_equal(draw(sampler, &ranked, logits, 0), 50);
+    assert_int_equal(draw(sampler, logits, 0), 50);
     sampler_free(sampler);
+}
+
+/* Whenever the candidates decide a draw, the full row decides it the same; they do so as long as
+ * penalties only lower and not too many candidates are lowered. */
+static void test_candidates_are_enough(void **state)
+{
+    (void)state;
+    uint64_t random = 1;
+    int decided = 0, refused = 0;
+    for (int round = 0; round < 3000; round++) {
+        float logits[N];
+        struct ranked ranked;
+        for (int i = 0; i < N; i++)
+            logits[i] = (float)(int)(40 * random_uniform(3, random++)) / 4 - 5; /* with ties */
+        rank(logits, &ranked);
+        struct logit_bias bias = {(int32_t)(random++ % N), round % 7 == 0 ? 3 : -2};
+        struct sampling s = {
+            .temperature = round % 3 ? 0.8 : 0,
+            .top_k = 1 + round % 40,
+            .top_p = 0.9,
+            .presence_penalty = round % 5 == 0 ? -1 : round % 3,
+            .frequency_penalty = round % 2 * 0.5,
+            .repetition_penalty = round % 4 ? 1.3 : 1,
+            .seed = 9,
+            .logit_bias = &bias,
+            .n_logit_bias = round % 2,
+        };
+        struct sampler *sampler = new_sampler(s);
+        for (int i = 0; i < round % 90; i++) {
+            int32_t id = ranked.id[(uint64_t)(64 * random_uniform(4, random++))];
+            if (i % 2)
+                sampler_add_generated(sampler, id);
+            else
+                sampler_add_prompt(sampler, &id, 1);
+        }
+        if (sampler_draw_ranked(sampler, &ranked, round) >= 0)
+            decided++;
+        else
+            refused++;
+        draw(sampler, logits, round);
+        sampler_free(sampler);
+    }
+    assert_true(decided > 500);
+    assert_true(refused > 500);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),       cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_seed_and_position),
-        cmocka_unit_test(test_cuts),         cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_seed_and_position),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_candidates_are_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
