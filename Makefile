@@ -120,7 +120,7 @@ BENCHES  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 # the AVX tables in plain instructions, for tests on CPUs that lack theirs
 EMULATED := $(if $(and $(filter x86_64,$(ARCH)),$(filter cpu,$(BACKENDS)),$(wildcard \
     /usr/include/simde/x86/avx512.h /usr/local/include/simde/x86/avx512.h)), \
-    $(patsubst %,$(BUILD)/obj/simde/%.o,avx2 avx512 avx512vnni))
+    $(patsubst %,$(BUILD)/obj/simde/%.o,avx2 avx512 avx512vnni amx))
 # alloc.c needs the linker's help: it goes into alloc_* programs only
 comma    := ,
 GATE     := $(BUILD)/obj/tests/support/alloc.o

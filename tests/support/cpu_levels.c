@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #if defined __x86_64__ && defined __linux__ /* there where the Makefile found SIMDe */
+extern const struct kernels simde_amx __attribute__((weak));
 extern const struct kernels simde_avx512vnni __attribute__((weak));
 extern const struct kernels simde_avx512 __attribute__((weak)), simde_avx2 __attribute__((weak));
 #define SIMDE(table) &table
@@ -26,6 +27,7 @@ static struct level levels[] = {
     {"avx512vnni", "avx512vnni", NULL, false, false},
     {"avx512", "avx512", NULL, false, false},
     {"avx2", "avx2", NULL, false, false},
+    {"amx", "amx (simde)", SIMDE(simde_amx), false, true},
     {"avx512vnni", "avx512vnni (simde)", SIMDE(simde_avx512vnni), false, true},
     {"avx512", "avx512 (simde)", SIMDE(simde_avx512), false, true},
     {"avx2", "avx2 (simde)", SIMDE(simde_avx2), false, true},

@@ -1,6 +1,7 @@
 /* In place of the compiler's header: Intel's instructions in plain ones, by SIMDe, so that the
- * tables of kernels_avx*.c can be tested on any CPU. The Makefile builds them with this folder in
- * front and without the instructions' own flags. What SIMDe 0.7.4 lacks follows. */
+ * tables of kernels_avx*.c and kernels_amx.c can be tested on any CPU. The Makefile builds them
+ * with this folder in front and without the instructions' own flags. What SIMDe 0.7.4 lacks
+ * follows. */
 #pragma once
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
@@ -109,4 +110,74 @@ static inline __m256i _mm256_maskload_epi32(const int *p, __m256i mask)
     __m256i v;
     memcpy(&v, out, sizeof v);
     return v;
+}
+
+#undef _mm512_dpbusd_epi32
+/* Unsigned bytes of a times signed ones of b, four to a lane. */
+static inline __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b)
+{
+    uint8_t x[64];
+    int8_t y[64];
+    int32_t lanes[16];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(lanes, &sum, sizeof lanes);
+    for (int i = 0; i < 64; i++)
+        lanes[i / 4] += x[i] * y[i];
+    memcpy(&sum, lanes, sizeof sum);
+    return sum;
+}
+
+/* AMX: eight tiles of up to 16 rows of 64 bytes, each thread's own. Reads and writes no more than
+ * what is configured, and poisons what a wider tile would have left. */
+struct amx_tiles {
+    int rows[8], bytes[8];
+    unsigned char tile[8][16][64];
+};
+static _Thread_local struct amx_tiles amx;
+
+static inline void _tile_loadconfig(const void *config)
+{
+    const unsigned char *p = config;
+    memset(&amx, 0xA5, sizeof amx);
+    for (int i = 0; i < 8; i++) {
+        amx.bytes[i] = p[16 + 2 * i] | p[17 + 2 * i] << 8;
+        amx.rows[i] = p[48 + i];
+    }
+}
+
+static inline void _tile_zero(int tile)
+{
+    memset(amx.tile[tile], 0, sizeof amx.tile[tile]);
+}
+
+static inline void _tile_loadd(int tile, const void *p, int64_t stride)
+{
+    memset(amx.tile[tile], 0xA5, sizeof amx.tile[tile]);
+    for (int r = 0; r < amx.rows[tile]; r++)
+        memcpy(amx.tile[tile][r], (const char *)p + r * stride, (size_t)amx.bytes[tile]);
+}
+
+static inline void _tile_stored(int tile, void *p, int64_t stride)
+{
+    for (int r = 0; r < amx.rows[tile]; r++)
+        memcpy((char *)p + r * stride, amx.tile[tile][r], (size_t)amx.bytes[tile]);
+}
+
+/* Signed bytes: row r of a times column c of b, whose rows hold four of each column. */
+static inline void _tile_dpbssd(int sum, int a, int b)
+{
+    for (int r = 0; r < amx.rows[sum]; r++)
+        for (int c = 0; c < amx.bytes[sum] / 4; c++) {
+            int32_t lane;
+            memcpy(&lane, &amx.tile[sum][r][4 * c], sizeof lane);
+            for (int k = 0; k < amx.bytes[a]; k++)
+                lane += (int8_t)amx.tile[a][r][k] * (int8_t)amx.tile[b][k / 4][4 * c + k % 4];
+            memcpy(&amx.tile[sum][r][4 * c], &lane, sizeof lane);
+        }
+}
+
+static inline void _tile_release(void)
+{
+    memset(&amx, 0xA5, sizeof amx);
 }
