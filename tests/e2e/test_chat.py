@@ -100,16 +100,20 @@ class Terminal:
         before, self.shown = self.shown.split(text, 1)
         return before
 
-    def send(self, text):
-        """Types when the editor reads keys; while an answer comes: `interrupt`."""
+    def wait_for_mode(self, flag, wanted):
+        """What is shown and the terminal's mode change one after the other: waits for the mode."""
         end = time.monotonic() + 30
-        while termios.tcgetattr(self.terminal)[3] & termios.ICANON:
+        while bool(termios.tcgetattr(self.terminal)[3] & flag) != wanted:
             assert time.monotonic() < end
             time.sleep(0.005)
+
+    def send(self, text):
+        """Types when the editor reads keys; while an answer comes: `interrupt`."""
+        self.wait_for_mode(termios.ICANON, False)
         os.write(self.terminal, text.encode())
 
     def interrupt(self):
-        assert termios.tcgetattr(self.terminal)[3] & termios.ISIG
+        self.wait_for_mode(termios.ISIG, True)
         os.write(self.terminal, b"\x03")
 
     def say(self, line, until="\033[?2004h"):
@@ -278,7 +282,7 @@ def test_terminal_ctrl_c_keeps_what_came(terminal):
 def test_terminal_killed_leaves_the_terminal_as_it_was(terminal, number):
     chat = terminal(*OFF)
     chat.say("/help")
-    assert not termios.tcgetattr(chat.terminal)[3] & termios.ICANON  # the editor has it
+    chat.wait_for_mode(termios.ICANON, False)  # the editor has it
     os.kill(chat.child, number)
     while chat.read(5):
         pass
