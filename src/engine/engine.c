@@ -178,22 +178,6 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence, con
     return status;
 }
 
-enum status engine_sample(struct engine *engine, struct sampler *sampler,
-                          const struct sequence *sequence, const struct ranked *ranked, int i,
-                          float *row, int32_t *token, struct error *error)
-{
-    struct backend *backend = engine->backend;
-    *token = sampler_draw_ranked(sampler, ranked, sequence->position);
-    if (*token < 0) {
-        enum status status = backend->ops->logits(backend, i, row, error);
-        if (status != STATUS_OK)
-            return status;
-        *token = sampler_draw(sampler, row, sequence->position);
-    }
-    sampler_add_generated(sampler, *token);
-    return STATUS_OK;
-}
-
 enum status engine_decode(struct engine *engine, struct sequence *sequence, int32_t token,
                           struct ranked *ranked, struct error *error)
 {

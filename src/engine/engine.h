@@ -8,7 +8,6 @@
 #include "backend/backend.h"
 #include "base/bytes.h"
 #include "base/memory.h"
-#include "engine/sampler.h"
 
 struct engine_options {
     const struct backend_ops *ops; /* from backend_find */
@@ -68,11 +67,6 @@ enum status engine_check_prompt(int32_t n, int32_t room, struct error *error);
 enum status engine_prefill(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                            int32_t n, struct ranked *ranked, const struct prefill_watch *watch,
                            struct error *error);
-/* Draws the next token of `sequence` from the last step's output `i`. `row` [vocab_size] is scratch
- * for the full logits. */
-enum status engine_sample(struct engine *engine, struct sampler *sampler,
-                          const struct sequence *sequence, const struct ranked *ranked, int i,
-                          float *row, int32_t *token, struct error *error);
 /* Reads one generated token. */
 enum status engine_decode(struct engine *engine, struct sequence *sequence, int32_t token,
                           struct ranked *ranked, struct error *error);

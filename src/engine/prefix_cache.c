@@ -3,28 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct snapshot {
-    struct snapshot *next;
-    struct cached_sequence *owner;
+struct entry {
+    struct entry *next; /* by ascending length */
+    struct kv_hold *rows;
+    void *state;
+    int32_t *tokens; /* [length] */
     int32_t length;
     enum prefix_kind kind;
-    uint64_t useful; /* the cache's clock when it was made or used last */
-    char state[];    /* [state_size] */
-};
-
-struct cached_sequence {
-    struct sequence *sequence;
-    int32_t *tokens; /* [capacity], of the sequence's KV rows; NULL: nothing is remembered */
-    int32_t length;  /* rows whose ids are known; the ones above are never used again */
-    int32_t spacing;
+    uint64_t hash; /* of the tokens */
+    uint64_t used; /* the cache's clock when it was made or used last */
 };
 
 struct prefix_cache {
     struct engine *engine;
-    int64_t budget, used, peak;
+    struct prefix_cache_figures figures; /* used and kv_bytes: as of the last change */
     int32_t spacing;
+    int64_t own_bytes; /* of all entries without their KV rows */
     uint64_t clock;
-    struct snapshot *snapshots;
+    struct entry *entries;
 };
 
 static const struct backend_ops *ops_of(const struct prefix_cache *cache)
@@ -32,131 +28,73 @@ static const struct backend_ops *ops_of(const struct prefix_cache *cache)
     return cache->engine->backend->ops;
 }
 
-static int64_t tokens_size(const struct cached_sequence *cached)
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int64_t entry_bytes(const struct prefix_cache *cache, int32_t length)
 {
-    return (int64_t)cached->sequence->capacity * (int64_t)sizeof *cached->tokens;
+    return (int64_t)sizeof(struct entry) + (int64_t)length * (int64_t)sizeof(int32_t) +
+           (int64_t)ops_of(cache)->state_size(cache->engine->backend);
 }
 
-static int64_t snapshot_bytes(const struct prefix_cache *cache)
+static void count(struct prefix_cache *cache)
 {
-    return (int64_t)(sizeof(struct snapshot) + ops_of(cache)->state_size(cache->engine->backend));
+    struct prefix_cache_figures *figures = &cache->figures;
+    struct kv_usage usage;
+    ops_of(cache)->kv_usage(cache->engine->backend, &usage);
+    figures->kv_bytes = usage.held * usage.page_bytes;
+    figures->used = cache->own_bytes + figures->kv_bytes;
+    if (figures->used > figures->peak)
+        figures->peak = figures->used;
 }
 
-/* ---- the snapshots and their memory ---------------------------------------------------------- */
-
-static void count(struct prefix_cache *cache, int64_t bytes)
+static void drop(struct prefix_cache *cache, struct entry **link)
 {
-    cache->used += bytes;
-    if (cache->used > cache->peak)
-        cache->peak = cache->used;
+    struct entry *entry = *link;
+    *link = entry->next;
+    cache->own_bytes -= entry_bytes(cache, entry->length);
+    cache->figures.n_entries--;
+    ops_of(cache)->kv_release(cache->engine->backend, entry->rows);
+    free(entry->state);
+    free(entry->tokens);
+    free(entry);
 }
 
-static struct snapshot *unlink_snapshot(struct snapshot **link)
+static bool evict(struct prefix_cache *cache)
 {
-    struct snapshot *snapshot = *link;
-    *link = snapshot->next;
-    return snapshot;
-}
-
-static void drop(struct prefix_cache *cache, struct snapshot **link)
-{
-    free(unlink_snapshot(link));
-    cache->used -= snapshot_bytes(cache);
-}
-
-/* Drops the snapshots of a sequence that are longer than `length`. */
-static void drop_above(struct prefix_cache *cache, const struct cached_sequence *cached,
-                       int32_t length)
-{
-    for (struct snapshot **link = &cache->snapshots; *link;) {
-        if ((*link)->owner == cached && (*link)->length > length)
-            drop(cache, link);
-        else
-            link = &(*link)->next;
-    }
-}
-
-/* Which of two is to go first: any other before one of a system block, then the one that was of no
- * use for longer. */
-static bool is_less_useful(const struct snapshot *a, const struct snapshot *b)
-{
-    bool a_system = a->kind == PREFIX_SYSTEM, b_system = b->kind == PREFIX_SYSTEM;
-    return a_system != b_system ? b_system : a->useful < b->useful;
-}
-
-static struct snapshot **least_useful(struct prefix_cache *cache)
-{
-    struct snapshot **least = NULL;
-    for (struct snapshot **link = &cache->snapshots; *link; link = &(*link)->next)
-        if (!least || is_less_useful(*link, *least))
+    struct entry **least = NULL;
+    for (struct entry **link = &cache->entries; *link; link = &(*link)->next)
+        if (!least || (*link)->used < (*least)->used)
             least = link;
-    return least;
+    if (!least)
+        return false;
+    drop(cache, least);
+    cache->figures.evictions++;
+    count(cache);
+    return true;
 }
 
-/* Memory for one more snapshot: new, or that of the least useful one, since all have one size. It
- * is counted as used. NULL when there is none to be had. */
-static struct snapshot *take_block(struct prefix_cache *cache)
+/* The distance of periodic entries, so that those of a full sequence take half of the budget at
+ * most: they must not drive out the ones between turns. */
+static int32_t choose_spacing(const struct prefix_cache *cache, int32_t wanted)
 {
-    int64_t size = snapshot_bytes(cache);
-    if (cache->used + size <= cache->budget) {
-        struct snapshot *block = malloc((size_t)size);
-        if (block) {
-            count(cache, size);
-            return block;
-        }
-    }
-    struct snapshot **least = least_useful(cache);
-    return least ? unlink_snapshot(least) : NULL;
+    int32_t context = cache->engine->options.context, spacing = PREFIX_SPACING;
+    if (wanted > 0)
+        return wanted;
+    while (spacing <= context &&
+           context / spacing * entry_bytes(cache, 0) > cache->figures.budget / 2)
+        spacing *= 2;
+    return spacing;
 }
-
-static struct snapshot *find_snapshot(const struct prefix_cache *cache,
-                                      const struct cached_sequence *cached, int32_t length)
-{
-    for (struct snapshot *snapshot = cache->snapshots; snapshot; snapshot = snapshot->next)
-        if (snapshot->owner == cached && snapshot->length == length)
-            return snapshot;
-    return NULL;
-}
-
-/* Keeps the state of the sequence as it stands, if there is memory for it. */
-static void save(struct prefix_cache *cache, struct cached_sequence *cached, enum prefix_kind kind)
-{
-    if (!cached->tokens)
-        return;
-    struct snapshot *snapshot = find_snapshot(cache, cached, cached->length);
-    if (snapshot) { /* the state at one length of the same tokens is always the same */
-        snapshot->useful = ++cache->clock;
-        if (kind == PREFIX_SYSTEM)
-            snapshot->kind = kind;
-        return;
-    }
-    snapshot = take_block(cache);
-    if (!snapshot)
-        return;
-    if (ops_of(cache)->state_read(cache->engine->backend, cached->sequence, snapshot->state,
-                                  NULL) != STATUS_OK) {
-        free(snapshot);
-        cache->used -= snapshot_bytes(cache);
-        return;
-    }
-    snapshot->owner = cached;
-    snapshot->length = cached->length;
-    snapshot->kind = kind;
-    snapshot->useful = ++cache->clock;
-    snapshot->next = cache->snapshots;
-    cache->snapshots = snapshot;
-}
-
-/* ---- life ------------------------------------------------------------------------------------ */
 
 enum status prefix_cache_new(struct engine *engine, const struct prefix_cache_options *options,
                              struct prefix_cache **out, struct error *error)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out)
+    struct prefix_cache *cache = *out = calloc(1, sizeof *cache);
+    if (!cache)
         return error_no_memory(error, "the prefix cache");
-    **out = (struct prefix_cache){
-        .engine = engine, .budget = options->budget, .spacing = options->spacing};
+    cache->engine = engine;
+    cache->figures.budget = options->budget;
+    cache->spacing = choose_spacing(cache, options->spacing);
     return STATUS_OK;
 }
 
@@ -164,217 +102,199 @@ void prefix_cache_free(struct prefix_cache *cache)
 {
     if (!cache)
         return;
-    while (cache->snapshots)
-        drop(cache, &cache->snapshots);
+    while (cache->entries)
+        drop(cache, &cache->entries);
     free(cache);
 }
 
-/* The distance of periodic snapshots, so that those of a full sequence take half of the budget at
- * most: they must not drive out the ones between turns. */
-static int32_t choose_spacing(const struct prefix_cache *cache, int32_t capacity)
+/* ---- lookup ---------------------------------------------------------------------------------- */
+
+#define HASH_START 0xcbf29ce484222325
+
+static uint64_t hash_token(uint64_t hash, int32_t token)
 {
-    if (cache->spacing > 0)
-        return cache->spacing;
-    int32_t spacing = PREFIX_SPACING;
-    while (spacing <= capacity && capacity / spacing * snapshot_bytes(cache) > cache->budget / 2)
-        spacing *= 2;
-    return spacing;
+    hash = (hash ^ (uint32_t)token) * 0x9e3779b97f4a7c15;
+    return hash ^ hash >> 32;
 }
 
-enum status prefix_cache_add(struct prefix_cache *cache, struct sequence *sequence,
-                             struct cached_sequence **out, struct error *error)
+static bool is_prefix(const struct entry *entry, const int32_t *tokens)
 {
-    struct cached_sequence *cached = *out = calloc(1, sizeof *cached);
-    if (!cached)
-        return error_no_memory(error, "the prefix cache");
-    cached->sequence = sequence;
-    cached->spacing = choose_spacing(cache, sequence->capacity);
-    int64_t size = tokens_size(cached);
-    while (cache->snapshots && cache->used + size > cache->budget)
-        drop(cache, least_useful(cache));
-    if (cache->used + size > cache->budget)
-        return STATUS_OK; /* works, and remembers nothing */
-    cached->tokens = malloc((size_t)size);
-    if (!cached->tokens) {
-        free(cached);
-        *out = NULL;
-        return error_no_memory(error, "the prefix cache");
-    }
-    count(cache, size);
-    return STATUS_OK;
+    return memcmp(entry->tokens, tokens, (size_t)entry->length * sizeof *tokens) == 0;
 }
 
-/* From here on the sequence has to be reset before it is used. */
-static void forget(struct prefix_cache *cache, struct cached_sequence *cached)
-{
-    drop_above(cache, cached, -1);
-    cached->length = 0;
-}
-
-void prefix_cache_remove(struct prefix_cache *cache, struct cached_sequence *cached)
-{
-    if (!cached)
-        return;
-    forget(cache, cached);
-    if (cached->tokens)
-        cache->used -= tokens_size(cached);
-    free(cached->tokens);
-    free(cached);
-}
-
-/* ---- prompts --------------------------------------------------------------------------------- */
-
-struct match {
-    int32_t length;
-    bool live; /* the sequence stands there */
-    struct snapshot *snapshot;
+/* Walks through the entries that begin the n tokens, by ascending length. */
+struct walk {
+    struct entry *next;
+    const int32_t *tokens;
+    int32_t n, at;
+    uint64_t hash; /* of the first `at` tokens */
 };
 
-static struct match find_match(const struct prefix_cache *cache,
-                               const struct cached_sequence *cached, const int32_t *tokens,
-                               int32_t n)
+static struct walk walk_start(const struct prefix_cache *cache, const int32_t *tokens, int32_t n)
 {
-    const struct sequence *sequence = cached->sequence;
-    struct match best = {0, false, NULL};
-    int32_t common = 0, limit = cached->length < n - 1 ? cached->length : n - 1;
-    while (common < limit && tokens[common] == cached->tokens[common])
-        common++;
-    if (common > 0 && common == cached->length && sequence->position == common && !sequence->broken)
-        return (struct match){common, true, NULL};
-    for (struct snapshot *snapshot = cache->snapshots; snapshot; snapshot = snapshot->next)
-        if (snapshot->owner == cached && snapshot->length <= common &&
-            snapshot->length > best.length)
-            best = (struct match){snapshot->length, false, snapshot};
-    return best;
+    return (struct walk){cache->entries, tokens, n, 0, HASH_START};
 }
 
-int32_t prefix_cache_match(const struct prefix_cache *cache, const struct cached_sequence *cached,
+static struct entry *walk_next(struct walk *walk)
+{
+    while (walk->next && walk->next->length <= walk->n) {
+        struct entry *entry = walk->next;
+        walk->next = entry->next;
+        while (walk->at < entry->length)
+            walk->hash = hash_token(walk->hash, walk->tokens[walk->at++]);
+        if (walk->hash == entry->hash && is_prefix(entry, walk->tokens))
+            return entry;
+    }
+    return NULL;
+}
+
+/* The longest entry that begins the n tokens; those on the way to it count as used. */
+static struct entry *use(struct prefix_cache *cache, const int32_t *tokens, int32_t n)
+{
+    struct walk walk = walk_start(cache, tokens, n);
+    struct entry *longest = NULL;
+    cache->clock++;
+    for (struct entry *entry; (entry = walk_next(&walk));) {
+        entry->used = cache->clock;
+        longest = entry;
+    }
+    return longest;
+}
+
+int32_t prefix_cache_match(const struct prefix_cache *cache, const int32_t *tokens, int32_t n)
+{
+    struct walk walk = walk_start(cache, tokens, n - 1);
+    int32_t length = 0;
+    for (const struct entry *entry; (entry = walk_next(&walk));)
+        length = entry->length;
+    return length;
+}
+
+int32_t prefix_cache_begin(struct prefix_cache *cache, struct sequence *sequence,
                            const int32_t *tokens, int32_t n)
 {
-    return find_match(cache, cached, tokens, n).length;
-}
-
-/* Brings the sequence to the longest known beginning of the prompt and gives its length. */
-static int32_t go_back(struct prefix_cache *cache, struct cached_sequence *cached,
-                       const int32_t *tokens, int32_t n)
-{
     struct backend *backend = cache->engine->backend;
-    struct match match = find_match(cache, cached, tokens, n);
-    if (match.live) {
-        save(cache, cached, PREFIX_END);
-        return match.length;
+    struct entry *entry = use(cache, tokens, n - 1);
+    if (entry &&
+        ops_of(cache)->kv_attach(backend, sequence, entry->rows, entry->length, NULL) ==
+            STATUS_OK &&
+        ops_of(cache)->state_write(backend, sequence, entry->length, entry->state, NULL) ==
+            STATUS_OK) {
+        cache->figures.hits++;
+        return entry->length;
     }
-    if (match.snapshot && ops_of(cache)->state_write(backend, cached->sequence, match.length,
-                                                     match.snapshot->state, NULL) == STATUS_OK) {
-        match.snapshot->useful = ++cache->clock;
-        drop_above(cache, cached, match.length);
-        cached->length = match.length;
-        return match.length;
-    }
-    forget(cache, cached);
-    ops_of(cache)->sequence_reset(backend, cached->sequence);
+    cache->figures.misses++;
+    ops_of(cache)->sequence_reset(backend, sequence);
     return 0;
 }
 
-static void note_tokens(struct cached_sequence *cached, const int32_t *tokens, int32_t n)
+/* ---- keeping --------------------------------------------------------------------------------- */
+
+/* Whether the budget has room for `bytes` more than what is used; entries go for it. */
+static bool make_room(struct prefix_cache *cache, int64_t bytes)
 {
-    if (!cached->tokens)
-        return;
-    memcpy(cached->tokens + cached->length, tokens, (size_t)n * sizeof *tokens);
-    cached->length += n;
+    count(cache);
+    while (cache->figures.used + bytes > cache->figures.budget)
+        if (!evict(cache))
+            return false;
+    return true;
 }
 
-/* The end of the chunk that begins at `at`: no chunk crosses a place. */
-static int32_t chunk_end(const struct prefix_cache *cache, const struct cached_sequence *cached,
-                         int32_t at, int32_t n, const struct prefix_place *places, int n_places)
+static bool fill(struct prefix_cache *cache, struct entry *entry, struct sequence *sequence,
+                 const int32_t *tokens)
 {
-    int32_t max = cache->engine->backend->limits.max_chunk;
-    int32_t end = n - at < max ? n : at + max;
-    if (!cached->tokens)
+    struct backend *backend = cache->engine->backend;
+    entry->tokens = malloc((size_t)entry->length * sizeof *entry->tokens);
+    entry->state = malloc(ops_of(cache)->state_size(backend));
+    if (!entry->tokens || !entry->state ||
+        ops_of(cache)->state_read(backend, sequence, entry->state, NULL) != STATUS_OK)
+        return false;
+    memcpy(entry->tokens, tokens, (size_t)entry->length * sizeof *entry->tokens);
+    entry->hash = HASH_START;
+    for (int32_t i = 0; i < entry->length; i++)
+        entry->hash = hash_token(entry->hash, tokens[i]);
+    return true;
+}
+
+static void insert(struct prefix_cache *cache, struct entry *entry)
+{
+    struct entry **link = &cache->entries;
+    while (*link && (*link)->length < entry->length)
+        link = &(*link)->next;
+    entry->next = *link;
+    *link = entry;
+    cache->own_bytes += entry_bytes(cache, entry->length);
+    cache->figures.n_entries++;
+}
+
+void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence,
+                       const int32_t *tokens, enum prefix_kind kind)
+{
+    struct backend *backend = cache->engine->backend;
+    int32_t length = sequence->position;
+    if (length == 0 || sequence->broken ||
+        entry_bytes(cache, length) +
+                (int64_t)ops_of(cache)->kv_row_size(backend) * (int64_t)length >
+            cache->figures.budget)
+        return;
+    const struct entry *known = use(cache, tokens, length);
+    if (known && known->length == length) /* the same tokens always have the same state */
+        return;
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry)
+        return;
+    *entry = (struct entry){.length = length, .kind = kind, .used = cache->clock};
+    if (ops_of(cache)->kv_hold(backend, sequence, length, &entry->rows, NULL) == STATUS_OK &&
+        make_room(cache, entry_bytes(cache, length)) && fill(cache, entry, sequence, tokens)) {
+        insert(cache, entry);
+        count(cache);
+        return;
+    }
+    if (entry->rows)
+        ops_of(cache)->kv_release(backend, entry->rows);
+    free(entry->state);
+    free(entry->tokens);
+    free(entry);
+    count(cache);
+}
+
+int32_t prefix_cache_next_stop(const struct prefix_cache *cache, int32_t at, int32_t end,
+                               const struct prefix_places *places)
+{
+    if (cache->figures.budget == 0)
         return end;
-    int32_t periodic = (at / cached->spacing + 1) * cached->spacing;
+    int32_t periodic = (at / cache->spacing + 1) * cache->spacing;
     end = periodic < end ? periodic : end;
-    for (int i = 0; i < n_places; i++)
-        if (places[i].length > at && places[i].length < end)
-            end = places[i].length;
+    for (int i = 0; i < places->n; i++)
+        if (places->place[i].length > at && places->place[i].length < end)
+            end = places->place[i].length;
     return end;
 }
 
-static void save_at_place(struct prefix_cache *cache, struct cached_sequence *cached, int32_t at,
-                          const struct prefix_place *places, int n_places)
+void prefix_cache_save_at(struct prefix_cache *cache, struct sequence *sequence,
+                          const int32_t *tokens, const struct prefix_places *places)
 {
-    for (int i = 0; i < n_places; i++)
-        if (places[i].length == at) {
-            save(cache, cached, places[i].kind);
+    for (int i = 0; i < places->n; i++)
+        if (places->place[i].length == sequence->position) {
+            prefix_cache_save(cache, sequence, tokens, places->place[i].kind);
             return;
         }
-    if (at % cached->spacing == 0)
-        save(cache, cached, PREFIX_PERIODIC);
+    if (sequence->position % cache->spacing == 0)
+        prefix_cache_save(cache, sequence, tokens, PREFIX_PERIODIC);
 }
 
-static enum status read_rest(struct prefix_cache *cache, struct cached_sequence *cached,
-                             const int32_t *tokens, int32_t from, int32_t n,
-                             const struct prefix_place *places, int n_places, struct ranked *ranked,
-                             const struct prefill_watch *watch, struct error *error)
+enum status prefix_cache_reserve(struct prefix_cache *cache, struct sequence *sequence,
+                                 int32_t rows, struct error *error)
 {
-    for (int32_t at = from; at < n;) {
-        if (watch->progress)
-            watch->progress(watch->context, at - from, n - from);
-        int32_t end = chunk_end(cache, cached, at, n, places, n_places);
+    for (;;) {
         enum status status =
-            ops_of(cache)->prefill_chunk(cache->engine->backend, cached->sequence, tokens + at,
-                                         end - at, PREFILL_LAST, ranked, watch->cancel, error);
-        if (status != STATUS_OK)
+            ops_of(cache)->kv_reserve(cache->engine->backend, sequence, rows, error);
+        if (status != STATUS_BUSY || !evict(cache))
             return status;
-        note_tokens(cached, tokens + at, end - at);
-        save_at_place(cache, cached, end, places, n_places);
-        at = end;
     }
-    if (watch->progress)
-        watch->progress(watch->context, n - from, n - from);
-    return STATUS_OK;
 }
-
-enum status prefix_cache_prefill(struct prefix_cache *cache, struct cached_sequence *cached,
-                                 const int32_t *tokens, int32_t n,
-                                 const struct prefix_place *places, int n_places,
-                                 struct ranked *ranked, const struct prefill_watch *watch,
-                                 int32_t *reused, struct error *error)
-{
-    *reused = 0;
-    enum status status = engine_check_prompt(n, cached->sequence->capacity, error);
-    if (status != STATUS_OK)
-        return status;
-    *reused = go_back(cache, cached, tokens, n);
-    status = read_rest(cache, cached, tokens, *reused, n, places, n_places, ranked, watch, error);
-    if (status == STATUS_DEVICE) /* whether the rows outlived it is not known */
-        forget(cache, cached);
-    return status;
-}
-
-enum status prefix_cache_decode(struct prefix_cache *cache, struct cached_sequence *cached,
-                                int32_t token, struct ranked *ranked, struct error *error)
-{
-    enum status status = engine_decode(cache->engine, cached->sequence, token, ranked, error);
-    if (status == STATUS_OK)
-        note_tokens(cached, &token, 1);
-    else if (status == STATUS_DEVICE)
-        forget(cache, cached);
-    return status;
-}
-
-/* ---- figures --------------------------------------------------------------------------------- */
 
 void prefix_cache_read_figures(const struct prefix_cache *cache, struct prefix_cache_figures *out)
 {
-    *out = (struct prefix_cache_figures){
-        .used = cache->used, .peak = cache->peak, .budget = cache->budget};
-    for (const struct snapshot *snapshot = cache->snapshots; snapshot; snapshot = snapshot->next)
-        out->n_snapshots++;
-}
-
-bool prefix_cache_holds(const struct prefix_cache *cache, const struct cached_sequence *cached,
-                        int32_t length)
-{
-    return find_snapshot(cache, cached, length) != NULL;
+    *out = cache->figures;
 }

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "engine/prefix_cache.h"
+#include "engine/generation.h"
 #include "library/cache_plan.h"
 #include "library/model.h"
 #include "library/open.h"
@@ -30,8 +30,6 @@ struct calla_session {
     struct calla_model *owner;
     struct sequence *sequence;
     struct prefix_cache *cache;
-    struct cached_sequence *cached; /* the sequence, as the cache knows it */
-    float *row;                     /* [vocab_size], scratch of the sampler */
     struct token_list prompt_ids, completion_ids;
     atomic_bool cancel;
 };
@@ -182,16 +180,13 @@ static enum status open_session(struct calla_model *model, struct calla_session 
 {
     struct backend *backend = model->engine.backend;
     session->owner = model;
-    session->row = malloc((size_t)model->engine.shape->vocab_size * sizeof *session->row);
-    if (!session->row)
-        return error_no_memory(error, "the session");
     enum status status = backend->ops->sequence_new(backend, &session->sequence, error);
-    struct prefix_cache_options options = {.budget = model->cache_bytes};
-    if (status == STATUS_OK)
-        status = prefix_cache_new(&model->engine, &options, &session->cache, error);
-    if (status == STATUS_OK)
-        status = prefix_cache_add(session->cache, session->sequence, &session->cached, error);
-    return status;
+    /* the KV rows that it holds are those of the planned pool */
+    struct prefix_cache_options options = {
+        .budget = model->cache_bytes > 0 ? model->cache_bytes + model->engine.plan.kv_cache : 0};
+    return status == STATUS_OK
+               ? prefix_cache_new(&model->engine, &options, &session->cache, error)
+               : status;
 }
 
 enum calla_status calla_session_new(struct calla_model *model, struct calla_session **session,
@@ -214,11 +209,9 @@ void calla_session_free(struct calla_session *session)
     if (!session)
         return;
     struct backend *backend = session->owner->engine.backend;
-    prefix_cache_remove(session->cache, session->cached);
     prefix_cache_free(session->cache);
     if (session->sequence)
         backend->ops->sequence_free(backend, session->sequence);
-    free(session->row);
     token_list_clear(&session->prompt_ids);
     token_list_clear(&session->completion_ids);
     free(session);
@@ -399,81 +392,139 @@ static void empty_list(struct token_list *list)
     list->failed = false;
 }
 
-/* Draws and reads tokens until something ends the answer. */
-static enum status generate_tokens(struct calla_session *session,
-                                   const struct calla_request *request, struct sampler *sampler,
-                                   struct ranked *ranked, struct output *output,
-                                   struct error *error)
+/* What a generation tells while it runs. */
+struct run {
+    struct calla_session *session;
+    struct output *output;
+};
+
+static void take_token(void *context, const struct generated *generated)
+{
+    const struct run *run = context;
+    token_list_append(&run->session->completion_ids, generated->token);
+    if (model_is_stop(&run->session->owner->model, generated->token))
+        run->output->end = REPLY_END_STOP;
+    else
+        output_push(run->output, generated->token);
+}
+
+static void report_progress(const struct calla_request *request, void *context,
+                            const struct generation *generation)
+{
+    const struct generation_figures *figures = generation_figures(generation);
+    if (request->progress)
+        request->progress(context, figures->read, figures->prompt - figures->cached);
+}
+
+/* One chunk of the prompt. */
+static void read_more(struct calla_session *session, const struct calla_request *request,
+                      void *context, struct generation *generation)
 {
     struct engine *engine = &session->owner->engine;
-    int32_t room = session->sequence->capacity - session->sequence->position;
-    int32_t limit =
-        request->max_tokens > 0 && request->max_tokens < room ? request->max_tokens : room;
-    for (int32_t n = 0; n < limit; n++) {
-        if (atomic_load(&session->cancel))
-            return error_set(error, STATUS_CANCELLED, "cancelled");
-        int32_t token;
-        enum status status = engine_sample(engine, sampler, session->sequence, ranked, 0,
-                                           session->row, &token, error);
-        if (status != STATUS_OK)
-            return status;
-        token_list_append(&session->completion_ids, token);
-        if (session->completion_ids.failed)
-            return error_no_memory(error, "the answer");
-        if (model_is_stop(&session->owner->model, token)) {
-            output->end = REPLY_END_STOP;
-            return STATUS_OK;
-        }
-        output_push(output, token);
-        if (output->stop_found || output->refused)
-            return STATUS_OK;
-        if (n + 1 == limit)
-            break; /* nothing will be drawn after this token: it need not be read */
-        status = prefix_cache_decode(session->cache, session->cached, token, ranked, error);
-        if (status != STATUS_OK)
-            return status;
+    struct error error;
+    report_progress(request, context, generation);
+    if (generation_read(generation, engine->backend->limits.max_chunk, &session->cancel, &error) ==
+        STATUS_BUSY) /* a session has the pool for itself */
+        generation_stop(generation, &error);
+    if (generation_phase(generation) != GENERATION_READING)
+        report_progress(request, context, generation);
+}
+
+static void decode_one(struct calla_session *session, struct generation *generation)
+{
+    struct backend *backend = session->owner->engine.backend;
+    struct error error;
+    struct row row;
+    struct ranked ranked;
+    enum status status = generation_row(generation, &row, &error);
+    if (status == STATUS_OK)
+        status = backend->ops->decode_step(backend, &row, 1, &ranked, &error);
+    if (status == STATUS_OK)
+        generation_take(generation, &ranked, 0);
+    else
+        generation_stop(generation, &error);
+}
+
+/* Reads and decodes until something ends the answer. */
+static enum status run_generation(struct calla_session *session,
+                                  const struct calla_request *request, void *context,
+                                  struct output *output, struct generation *generation,
+                                  struct error *error)
+{
+    generation_start(generation, session->cache, session->sequence);
+    while (generation_phase(generation) != GENERATION_ENDED) {
+        if (atomic_load(&session->cancel) || output->stop_found || output->refused)
+            generation_stop(generation, NULL);
+        else if (generation_phase(generation) == GENERATION_READING)
+            read_more(session, request, context, generation);
+        else
+            decode_one(session, generation);
     }
-    output->end = REPLY_END_LENGTH;
+    generation_finish(generation);
+    switch (generation_end(generation)) {
+    case GENERATION_FAILED:
+        *error = *generation_error(generation);
+        return error->status;
+    case GENERATION_CANCELLED:
+        return output->stop_found || output->refused
+                   ? STATUS_OK
+                   : error_set(error, STATUS_CANCELLED, "cancelled");
+    case GENERATION_LENGTH:
+        output->end = REPLY_END_LENGTH;
+        return STATUS_OK;
+    case GENERATION_STOPPED:
+        return STATUS_OK;
+    }
     return STATUS_OK;
+}
+
+static void fill_options(const struct calla_session *session, const struct calla_request *request,
+                         struct generation_options *options)
+{
+    const struct model *model = &session->owner->model;
+    const struct token_list *prompt = &session->prompt_ids;
+    *options = (struct generation_options){
+        .prompt = prompt->data,
+        .n_prompt = (int32_t)prompt->length,
+        .sampling = {.temperature = request->temperature,
+                     .top_k = request->top_k,
+                     .top_p = request->top_p,
+                     .min_p = request->min_p,
+                     .presence_penalty = request->presence_penalty,
+                     .frequency_penalty = request->frequency_penalty,
+                     .repetition_penalty = request->repetition_penalty,
+                     .seed = request->seed},
+        .max_tokens = request->max_tokens,
+        .n_stop_ids = model->n_stop_ids,
+        .n_top = -1,
+        .emit = take_token,
+    };
+    memcpy(options->stop_ids, model->stop_ids, sizeof model->stop_ids);
+    prefix_places_find(&model->turns, prompt->data, (int32_t)prompt->length, &options->places);
 }
 
 static enum status generate(struct calla_session *session, const struct calla_request *request,
                             void *context, struct output *output, struct calla_result *result,
                             struct error *error)
 {
-    struct calla_model *owner = session->owner;
-    const struct token_list *prompt = &session->prompt_ids;
-    struct sampling sampling = {
-        .temperature = request->temperature,
-        .top_k = request->top_k,
-        .top_p = request->top_p,
-        .min_p = request->min_p,
-        .presence_penalty = request->presence_penalty,
-        .frequency_penalty = request->frequency_penalty,
-        .repetition_penalty = request->repetition_penalty,
-        .seed = request->seed,
-    };
-    struct sampler *sampler = NULL;
-    struct ranked ranked;
-    struct prefill_watch watch = {
-        .cancel = &session->cancel, .progress = request->progress, .context = context};
-    double start = clock_seconds();
-    enum status status = sampler_new(&sampling, owner->engine.n_valid_ids, &sampler, error);
+    struct run run = {session, output};
+    struct generation_options options;
+    struct generation *generation;
+    fill_options(session, request, &options);
+    options.context = &run;
+    enum status status =
+        generation_new(&session->owner->engine, &options, &generation, error);
     if (status != STATUS_OK)
         return status;
-    sampler_add_prompt(sampler, prompt->data, (int64_t)prompt->length);
-    struct prefix_place places[PREFIX_PLACES];
-    int n_places =
-        prefix_places_find(&owner->model.turns, prompt->data, (int32_t)prompt->length, places);
-    status =
-        prefix_cache_prefill(session->cache, session->cached, prompt->data, (int32_t)prompt->length,
-                             places, n_places, &ranked, &watch, &result->cached_tokens, error);
-    double read = clock_seconds();
-    result->prompt_seconds = read - start;
-    if (status == STATUS_OK)
-        status = generate_tokens(session, request, sampler, &ranked, output, error);
-    result->completion_seconds = clock_seconds() - read;
-    sampler_free(sampler);
+    status = run_generation(session, request, context, output, generation, error);
+    const struct generation_figures *figures = generation_figures(generation);
+    double first = figures->generated > 0 ? figures->first : figures->end;
+    result->cached_tokens = figures->cached;
+    result->prompt_seconds = first - figures->started;
+    result->completion_seconds = figures->end - first;
+    generation_free(generation);
+    if (status == STATUS_OK && session->completion_ids.failed)
+        status = error_no_memory(error, "the answer");
     return status;
 }
 
@@ -501,7 +552,7 @@ static enum status run_request(struct calla_session *session, const struct calla
         result->reasoning_tokens = output.reasoning_tokens;
     }
     prefix_cache_read_figures(session->cache, &figures);
-    result->cache_bytes = figures.used;
+    result->cache_bytes = figures.used - figures.kv_bytes;
     output_clear(&output);
     json_decref(tools);
     return status;

@@ -29,13 +29,12 @@ static enum status find_stop_ids(struct model *model, const char *path, struct e
     return STATUS_OK;
 }
 
-/* The id of a text that is one token, -1 when it is several. */
-static enum status find_token(const struct tokenizer *tokenizer, const char *text, int32_t *id,
-                              struct error *error)
+enum status model_find_token(const struct model *model, const char *text, int32_t *id,
+                             struct error *error)
 {
     struct token_list ids = {0};
     struct text_span span = {text, strlen(text), false};
-    enum status status = tokenizer_encode(tokenizer, &span, 1, &ids, error);
+    enum status status = tokenizer_encode(model->tokenizer, &span, 1, &ids, error);
     *id = status == STATUS_OK && ids.length == 1 ? ids.data[0] : -1;
     token_list_clear(&ids);
     return status;
@@ -46,13 +45,13 @@ static enum status find_turns(struct model *model, struct error *error)
     const struct tokenizer *tokenizer = model->tokenizer;
     struct turn_tokens *turns = &model->turns;
     turns->im_start = tokenizer_added_id(tokenizer, "<|im_start|>");
-    enum status status = find_token(tokenizer, "system", &turns->system, error);
+    enum status status = model_find_token(model, "system", &turns->system, error);
     if (status == STATUS_OK)
-        status = find_token(tokenizer, "user", &turns->user, error);
+        status = model_find_token(model, "user", &turns->user, error);
     if (status == STATUS_OK)
-        status = find_token(tokenizer, "assistant", &turns->assistant, error);
+        status = model_find_token(model, "assistant", &turns->assistant, error);
     if (status == STATUS_OK)
-        status = find_token(tokenizer, "\n", &turns->newline, error);
+        status = model_find_token(model, "\n", &turns->newline, error);
     return status;
 }
 

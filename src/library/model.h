@@ -16,3 +16,6 @@ struct model {
 enum status model_open(const char *path, struct model *model, struct error *error);
 void model_close(struct model *model);
 bool model_is_stop(const struct model *model, int32_t id);
+/* The id of a text that is one token, -1 when it is several. */
+enum status model_find_token(const struct model *model, const char *text, int32_t *id,
+                             struct error *error);

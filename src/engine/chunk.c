@@ -1,0 +1,26 @@
+#include "engine/chunk.h"
+
+#define START 128
+
+void chunk_size_init(struct chunk_size *size, double seconds, int32_t most)
+{
+    *size = (struct chunk_size){seconds, most < START ? most : START, most};
+}
+
+int32_t chunk_size_next(const struct chunk_size *size)
+{
+    return size->now;
+}
+
+void chunk_size_learn(struct chunk_size *size, int32_t n, double seconds)
+{
+    bool whole = n >= size->now;
+    if (n < 1 || seconds <= 0 || (!whole && seconds <= size->seconds))
+        return; /* a chunk that was cut short says nothing about longer ones */
+    double factor = size->seconds / seconds;
+    double next = n * (factor > 2 ? 2 : factor < 0.25 ? 0.25 : factor);
+    next = next < CHUNK_LEAST ? CHUNK_LEAST : next;
+    size->now = next < size->most ? (int32_t)next : size->most;
+    if (size->now > CHUNK_LEAST)
+        size->now -= size->now % CHUNK_LEAST;
+}

@@ -1,0 +1,18 @@
+/* How many tokens of a prompt are read at once, so that a chunk takes about as long as it may on
+ * this machine. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct chunk_size {
+    double seconds; /* that a chunk may take */
+    int32_t now, most;
+};
+
+#define CHUNK_LEAST 32 /* tokens; shorter chunks cost nearly as much as this one */
+
+void chunk_size_init(struct chunk_size *size, double seconds, int32_t most);
+int32_t chunk_size_next(const struct chunk_size *size);
+/* What a chunk of n tokens, which may have been cut short, took. */
+void chunk_size_learn(struct chunk_size *size, int32_t n, double seconds);

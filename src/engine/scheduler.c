@@ -1,0 +1,400 @@
+#include "engine/scheduler.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "engine/chunk.h"
+#include "engine/job.h"
+
+struct scheduler {
+    struct engine *engine;
+    struct prefix_cache *cache;
+    struct scheduler_options options;
+    struct sequence **idle; /* [n_idle] sequences without a job */
+    int n_idle;
+    struct job **running; /* [n_running], in the order of admission */
+    int n_running, turn;  /* turn: whose chunk was read last */
+    bool full;             /* KV rows ran out: nobody is admitted before a job has ended */
+    struct job **decoding; /* [parallel] those of the step, scratch */
+    struct row *rows;
+    struct ranked *ranked;
+    struct chunk_size chunk;
+
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t changed;
+    struct job *first, *last; /* the queue */
+    bool stopping, cancelling;
+    struct scheduler_figures figures;
+};
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+static void push_back(struct scheduler *s, struct job *job)
+{
+    job->next = NULL;
+    *(s->last ? &s->last->next : &s->first) = job;
+    s->last = job;
+    s->figures.queued++;
+}
+
+static void push_front(struct scheduler *s, struct job *job)
+{
+    job->next = s->first;
+    s->first = job;
+    s->last = s->last ? s->last : job;
+    s->figures.queued++;
+}
+
+/* The next job that may run, or has been cancelled; NULL: none. */
+static struct job *pop(struct scheduler *s, bool room)
+{
+    struct job *before = NULL;
+    for (struct job *job = s->first; job; before = job, job = job->next) {
+        if (!atomic_load(&job->cancel) && (!room || job_must_wait(job)))
+            continue;
+        *(before ? &before->next : &s->first) = job->next;
+        s->last = s->last == job ? before : s->last;
+        s->figures.queued--;
+        return job;
+    }
+    return NULL;
+}
+
+/* ---- the engine's thread --------------------------------------------------------------------- */
+
+/* Takes a running job off its place; its KV rows are free for others at once. */
+static void take_out(struct scheduler *s, int i, struct sequence *sequence)
+{
+    struct backend *backend = s->engine->backend;
+    backend->ops->sequence_reset(backend, sequence);
+    s->idle[s->n_idle++] = sequence;
+    for (s->n_running--; i < s->n_running; i++)
+        s->running[i] = s->running[i + 1];
+}
+
+static void end_job(struct scheduler *s, int i)
+{
+    struct job *job = s->running[i];
+    take_out(s, i, generation_finish(job->generation));
+    s->full = false;
+    job_end(job);
+    job_unref(job);
+}
+
+/* The job that came last gives its place back until another one has ended. False: it is the only
+ * one. */
+static bool suspend_last(struct scheduler *s)
+{
+    if (s->n_running < 2)
+        return false;
+    int i = s->n_running - 1;
+    struct job *job = s->running[i];
+    take_out(s, i, generation_suspend(job->generation));
+    job_tell(job);
+    s->full = true;
+    pthread_mutex_lock(&s->mutex);
+    s->figures.suspended++;
+    push_front(s, job);
+    pthread_mutex_unlock(&s->mutex);
+    return true;
+}
+
+static void admit(struct scheduler *s)
+{
+    for (;;) {
+        pthread_mutex_lock(&s->mutex);
+        struct job *job = pop(s, s->n_idle > 0 && !(s->full && s->n_running > 0));
+        pthread_mutex_unlock(&s->mutex);
+        if (!job)
+            return;
+        if (atomic_load(&job->cancel)) {
+            generation_stop(job->generation, NULL);
+            job_end(job);
+            job_unref(job);
+            continue;
+        }
+        generation_start(job->generation, s->cache, s->idle[--s->n_idle]);
+        s->running[s->n_running++] = job;
+        job_tell(job);
+    }
+}
+
+/* Ends those that are cancelled or done. */
+static void sweep(struct scheduler *s)
+{
+    for (int i = s->n_running - 1; i >= 0; i--) {
+        struct generation *generation = s->running[i]->generation;
+        if (atomic_load(&s->running[i]->cancel))
+            generation_stop(generation, NULL);
+        if (generation_phase(generation) == GENERATION_ENDED)
+            end_job(s, i);
+    }
+}
+
+/* Whether a call found too few KV rows although all others were asked to leave: then the job
+ * ends. */
+static void out_of_rows(struct scheduler *s, struct job *job, const struct error *error)
+{
+    if (!suspend_last(s))
+        generation_stop(job->generation, error);
+}
+
+static void read_chunk(struct scheduler *s)
+{
+    for (int k = 1; k <= s->n_running; k++) {
+        int i = (s->turn + k) % s->n_running;
+        struct job *job = s->running[i];
+        struct error error;
+        if (generation_phase(job->generation) != GENERATION_READING)
+            continue;
+        s->turn = i;
+        int32_t before = generation_figures(job->generation)->read;
+        double start = clock_seconds();
+        enum status status = generation_read(job->generation, chunk_size_next(&s->chunk),
+                                             &job->cancel, &error);
+        double seconds = clock_seconds() - start;
+        int32_t read = generation_figures(job->generation)->read - before;
+        if (status == STATUS_BUSY)
+            out_of_rows(s, job, &error);
+        chunk_size_learn(&s->chunk, read, seconds);
+        pthread_mutex_lock(&s->mutex);
+        s->figures.read += read;
+        s->figures.read_seconds += seconds;
+        s->figures.failed_steps += status == STATUS_DEVICE;
+        pthread_mutex_unlock(&s->mutex);
+        job_tell(job);
+        return;
+    }
+}
+
+/* Rows of all that decode; gives their number. */
+static int gather(struct scheduler *s)
+{
+    for (;;) {
+        int n = 0;
+        bool lacking = false;
+        for (int i = 0; i < s->n_running && !lacking; i++) {
+            struct job *job = s->running[i];
+            struct error error;
+            if (generation_phase(job->generation) != GENERATION_DECODING)
+                continue;
+            enum status status = generation_row(job->generation, &s->rows[n], &error);
+            lacking = status == STATUS_BUSY;
+            if (lacking)
+                out_of_rows(s, job, &error);
+            else if (status == STATUS_OK)
+                s->decoding[n++] = job;
+        }
+        if (!lacking)
+            return n;
+    }
+}
+
+static int64_t decode_each(struct scheduler *s, int n)
+{
+    struct backend *backend = s->engine->backend;
+    int64_t failed = 1;
+    for (int i = 0; i < n; i++) {
+        struct error error;
+        struct ranked ranked;
+        enum status status = backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error);
+        if (status == STATUS_OK) {
+            generation_take(s->decoding[i]->generation, &ranked, 0);
+        } else {
+            generation_stop(s->decoding[i]->generation, &error);
+            failed++;
+        }
+    }
+    return failed;
+}
+
+static void decode(struct scheduler *s)
+{
+    struct backend *backend = s->engine->backend;
+    int n = gather(s);
+    int64_t failed = 0;
+    if (n == 0)
+        return;
+    double start = clock_seconds();
+    if (backend->ops->decode_step(backend, s->rows, n, s->ranked, NULL) == STATUS_OK)
+        for (int i = 0; i < n; i++)
+            generation_take(s->decoding[i]->generation, &s->ranked[i], i);
+    else
+        failed = decode_each(s, n);
+    double seconds = clock_seconds() - start;
+    pthread_mutex_lock(&s->mutex);
+    s->figures.steps++;
+    s->figures.rows += n;
+    s->figures.most_rows = n > s->figures.most_rows ? n : s->figures.most_rows;
+    s->figures.decode_seconds += seconds;
+    s->figures.failed_steps += failed;
+    pthread_mutex_unlock(&s->mutex);
+    for (int i = 0; i < n; i++)
+        job_tell(s->decoding[i]);
+}
+
+static void cancel_all(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        atomic_store(&s->running[i]->cancel, true);
+    for (struct job *job = s->first; job; job = job->next)
+        atomic_store(&job->cancel, true);
+}
+
+/* Waits for something to do. False: there will be nothing any more. */
+static bool wait_for_work(struct scheduler *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->figures.running = s->n_running;
+    prefix_cache_read_figures(s->cache, &s->figures.cache);
+    while (s->n_running == 0 && !s->first && !s->stopping)
+        pthread_cond_wait(&s->changed, &s->mutex);
+    if (s->cancelling)
+        cancel_all(s);
+    bool more = s->n_running > 0 || s->first || !s->stopping;
+    pthread_mutex_unlock(&s->mutex);
+    return more;
+}
+
+static void *run(void *context)
+{
+    struct scheduler *s = context;
+    while (wait_for_work(s)) {
+        sweep(s);
+        admit(s);
+        read_chunk(s);
+        decode(s);
+        sweep(s);
+    }
+    pthread_mutex_lock(&s->mutex);
+    s->started = false;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static enum status open_sequences(struct scheduler *s, struct error *error)
+{
+    struct backend *backend = s->engine->backend;
+    size_t n = (size_t)s->options.parallel;
+    s->idle = calloc(n, sizeof *s->idle);
+    s->running = calloc(n, sizeof *s->running);
+    s->decoding = calloc(n, sizeof *s->decoding);
+    s->rows = calloc(n, sizeof *s->rows);
+    s->ranked = calloc(n, sizeof *s->ranked);
+    if (!s->idle || !s->running || !s->decoding || !s->rows || !s->ranked)
+        return error_no_memory(error, "the scheduler");
+    while (s->n_idle < s->options.parallel) {
+        enum status status = backend->ops->sequence_new(backend, &s->idle[s->n_idle], error);
+        if (status != STATUS_OK)
+            return status;
+        s->n_idle++;
+    }
+    return STATUS_OK;
+}
+
+enum status scheduler_new(struct engine *engine, struct prefix_cache *cache,
+                          const struct scheduler_options *options, struct scheduler **out,
+                          struct error *error)
+{
+    struct scheduler *s = *out = calloc(1, sizeof *s);
+    if (!s)
+        return error_no_memory(error, "the scheduler");
+    s->engine = engine;
+    s->cache = cache;
+    s->options = *options;
+    chunk_size_init(&s->chunk, options->chunk_seconds, engine->backend->limits.max_chunk);
+    pthread_mutex_init(&s->mutex, NULL);
+    clock_condition_init(&s->changed);
+    enum status status = open_sequences(s, error);
+    if (status == STATUS_OK) {
+        s->started = true;
+        if (pthread_create(&s->thread, NULL, run, s) != 0) {
+            s->started = false;
+            status = error_set(error, STATUS_NO_MEMORY, "the engine's thread cannot be started");
+        }
+    }
+    if (status != STATUS_OK) {
+        scheduler_free(s);
+        *out = NULL;
+    }
+    return status;
+}
+
+void scheduler_stop(struct scheduler *s, double grace)
+{
+    struct timespec end = clock_after(grace);
+    pthread_mutex_lock(&s->mutex);
+    bool running = !s->stopping;
+    s->stopping = true;
+    pthread_cond_broadcast(&s->changed);
+    while (s->started && pthread_cond_timedwait(&s->changed, &s->mutex, &end) == 0)
+        ;
+    s->cancelling = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+    if (running)
+        pthread_join(s->thread, NULL);
+}
+
+void scheduler_free(struct scheduler *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_idle; i++)
+        s->engine->backend->ops->sequence_free(s->engine->backend, s->idle[i]);
+    free(s->idle);
+    free(s->running);
+    free(s->decoding);
+    free(s->rows);
+    free(s->ranked);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+}
+
+void scheduler_read_figures(struct scheduler *s, struct scheduler_figures *out)
+{
+    pthread_mutex_lock(&s->mutex);
+    *out = s->figures;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* Whether n more jobs may wait; a call that asks for much is served by an idle engine. */
+static bool has_room(const struct scheduler *s, int n)
+{
+    int free_places = s->options.parallel - s->figures.running;
+    return s->figures.queued + n <= s->options.queue + free_places ||
+           s->figures.queued + s->figures.running == 0;
+}
+
+enum status scheduler_submit(struct scheduler *s, const struct generation_options *options, int n,
+                             struct job **jobs, struct error *error)
+{
+    enum status status = STATUS_OK;
+    int made = 0;
+    for (; made < n && status == STATUS_OK; made++)
+        status = job_new(s->engine, &options[made], s->options.mailbox, made > 0 ? jobs[0] : NULL,
+                         &jobs[made], error);
+    made -= status != STATUS_OK;
+    pthread_mutex_lock(&s->mutex);
+    if (status == STATUS_OK && s->stopping)
+        status = error_set(error, STATUS_CANCELLED, "the server is shutting down");
+    if (status == STATUS_OK && !has_room(s, n))
+        status = error_set(error, STATUS_BUSY, "the queue is full: %d requests wait",
+                           s->figures.queued);
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        job_ref(jobs[i]);
+        push_back(s, jobs[i]);
+    }
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+    while (status != STATUS_OK && made > 0)
+        job_free(jobs[--made]);
+    return status;
+}
