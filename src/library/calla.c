@@ -539,8 +539,13 @@ static enum status run_request(struct calla_session *session, const struct calla
     empty_list(&session->prompt_ids);
     empty_list(&session->completion_ids);
     enum status status = prepare(model, request, &tools, &session->prompt_ids, error);
+    const struct output_options options = {.raw = request->prompt != NULL,
+                                           .thinking = request->thinking != CALLA_THINKING_OFF,
+                                           .tools = tools,
+                                           .stop = request->stop,
+                                           .n_stop = request->n_stop};
     if (status == STATUS_OK)
-        status = output_init(&output, model, request, tools, callback, context, error);
+        status = output_init(&output, model, &options, callback, context, error);
     if (status == STATUS_OK) {
         result->prompt_tokens = (int32_t)session->prompt_ids.length;
         result->prompt_ids = session->prompt_ids.data;

@@ -53,18 +53,19 @@ static void on_reply(void *context, const struct reply_event *event)
 }
 
 enum status output_init(struct output *output, const struct model *model,
-                        const struct calla_request *request, const json_t *tools,
-                        calla_callback *callback, void *context, struct error *error)
+                        const struct output_options *options, calla_callback *callback,
+                        void *context, struct error *error)
 {
     *output = (struct output){.model = model, .callback = callback, .context = context};
     detokenizer_init(&output->detokenizer, model->tokenizer, true);
-    stop_matcher_init(&output->stop, request->stop, request->n_stop);
+    stop_matcher_init(&output->stop, options->stop, options->n_stop);
     for (int tag = 0; tag < REPLY_N_TAGS; tag++)
         output->tag_ids[tag] = tokenizer_added_id(model->tokenizer, reply_tag_text[tag]);
-    if (request->prompt)
+    output->has_tools = json_array_size(options->tools) > 0;
+    if (options->raw)
         return STATUS_OK;
-    output->in_reasoning = request->thinking != CALLA_THINKING_OFF;
-    output->parser = reply_new(output->in_reasoning, tools, on_reply, output);
+    output->in_reasoning = options->thinking;
+    output->parser = reply_new(options->thinking, options->tools, on_reply, output);
     return output->parser ? STATUS_OK : error_no_memory(error, "the reply parser");
 }
 
@@ -88,6 +89,8 @@ void output_push(struct output *output, int32_t token)
             reply_push_tag(output->parser, tag);
             if (tag == REPLY_THINK_CLOSE) /* last: the tag may bring out text that was held */
                 output->in_reasoning = false;
+            if (output->has_tools && (tag == REPLY_TOOL_CALL_OPEN || tag == REPLY_TOOL_CALL_CLOSE))
+                output->in_call = tag == REPLY_TOOL_CALL_OPEN;
             return;
         }
     if (output->in_reasoning)
