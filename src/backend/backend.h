@@ -4,7 +4,12 @@
  * One thread at a time drives a backend and all of its sequences. What grows with context is
  * allocated by open and sequence_new, as backend_plan foretells; a step allocates nothing. A step
  * that fails or is cancelled leaves its sequences as they were, or marks them `broken`: every call
- * on a broken sequence but reset, restore and free fails with STATUS_DEVICE. */
+ * on a broken sequence but reset, restore (kv_reserve, kv_attach, kv_write, state_write) and free
+ * fails with STATUS_DEVICE.
+ *
+ * KV rows lie in pages of one pool, which open allocates whole. Sequences take pages as they grow
+ * and share them by way of holds, which keep rows for later. A call that needs more pages than are
+ * free fails with STATUS_BUSY and changes nothing: release a hold, reset a sequence, try again. */
 #pragma once
 
 #include <stdatomic.h>
@@ -43,17 +48,32 @@ struct row {
 /* Bytes of memory by purpose, computed before anything is allocated. */
 struct memory_plan {
     int64_t weights;   /* read from the mapped checkpoint */
-    int64_t kv_cache;  /* per sequence, for its whole capacity */
+    int64_t kv_cache;  /* once: the pool of pages */
+    int64_t kv_row;    /* of kv_cache, for one position of one sequence */
     int64_t state;     /* per sequence: recurrent and conv state */
     int64_t workspace; /* once */
-    int64_t total;     /* all of it, for n_sequences */
+    int64_t total;     /* all of it, with n_sequences states */
 };
+
+/* The pool of pages as it is now. */
+struct kv_usage {
+    int32_t page_rows; /* positions of a page, with all layers and heads */
+    int64_t page_bytes;
+    int32_t pages; /* of the pool */
+    int32_t free;
+    int32_t held; /* pages that at least one hold needs, each counted once */
+};
+
+/* The first rows of a sequence, as they were when kv_hold was called. */
+struct kv_hold;
 
 struct backend_options {
     const struct weights *weights; /* borrowed until close */
     int32_t n_valid_ids;           /* logit rows from here on are padding and masked */
     int32_t context;               /* capacity of each sequence, in tokens */
     int n_sequences;               /* that will live at once, at most */
+    int64_t kv_rows;               /* of the pool, rounded up to whole pages; 0: as many as all
+                                    * sequences need when nothing is shared */
     int threads;                   /* 0: one for each core (cpu) */
     const char *cpu;               /* kernels' level by name, NULL: the best this CPU runs (cpu) */
 };
@@ -80,6 +100,7 @@ struct probe {
 struct backend {
     const struct backend_ops *ops;
     struct backend_limits limits;
+    struct kv_pool *kv; /* its pages; backends alone look into it, see backend/kv_pool.h */
 };
 
 struct backend_ops {
@@ -100,7 +121,7 @@ struct backend_ops {
     enum status (*sequence_new)(struct backend *backend, struct sequence **out,
                                 struct error *error);
     void (*sequence_free)(struct backend *backend, struct sequence *sequence);
-    /* Back to position 0, whatever its condition. */
+    /* Back to position 0 and without pages, whatever its condition. */
     void (*sequence_reset)(struct backend *backend, struct sequence *sequence);
 
     /* Reads n tokens, 1..max_chunk, into the sequence. `cancel` may be NULL; it is polled inside
@@ -116,9 +137,9 @@ struct backend_ops {
     enum status (*logits)(struct backend *backend, int i, float *out, struct error *error);
 
     /* Recurrent and conv state as flat bytes. The KV rows stay in the sequence: writing a state at
-     * position p needs p <= kv_length, rows of the same tokens from this sequence's past or by
-     * kv_write. A step drops the rows above the ones it writes; kv_write begins at or below
-     * kv_length and drops what is above. */
+     * position p needs p <= kv_length, rows of the same tokens from this sequence's past, by
+     * kv_attach or by kv_write. A step drops the rows from its position on and writes new ones;
+     * kv_write begins at or below kv_length and drops what is above the rows it writes. */
     size_t (*state_size)(struct backend *backend);
     enum status (*state_read)(struct backend *backend, struct sequence *sequence, void *out,
                               struct error *error);
@@ -129,6 +150,26 @@ struct backend_ops {
                            int32_t n, void *out, struct error *error);
     enum status (*kv_write)(struct backend *backend, struct sequence *sequence, int32_t from,
                             int32_t n, const void *rows, struct error *error);
+
+    /* Makes sure that steps, or kv_write, can write the sequence's rows up to `rows` (0 to
+     * capacity) without STATUS_BUSY: takes pages, and copies shared ones that will be written to.
+     * A step reserves for itself what it needs, so this is for promises. The last call counts: a
+     * smaller one gives pages back. Going back (state_write or kv_write below kv_length),
+     * kv_attach, reset and a kv_hold of rows above position end it. */
+    enum status (*kv_reserve)(struct backend *backend, struct sequence *sequence, int32_t rows,
+                              struct error *error);
+    /* Keeps the sequence's first `length` rows (0 to kv_length) as they are, whatever the sequence
+     * does later, without a copy. Allocates nothing but the small struct. Release all holds before
+     * close. */
+    enum status (*kv_hold)(struct backend *backend, struct sequence *sequence, int32_t length,
+                           struct kv_hold **out, struct error *error);
+    void (*kv_release)(struct backend *backend, struct kv_hold *hold); /* NULL is allowed */
+    /* The sequence, whatever its condition, drops its rows and has the hold's first `length` (0 to
+     * the hold's) instead, without a copy. It is broken until a state_write, which sets its
+     * position; length 0 resets it. Never STATUS_BUSY. */
+    enum status (*kv_attach)(struct backend *backend, struct sequence *sequence,
+                             const struct kv_hold *hold, int32_t length, struct error *error);
+    void (*kv_usage)(struct backend *backend, struct kv_usage *out);
 
     /* NULL where the backend cannot show its intermediates. A NULL probe stops it. */
     void (*set_probe)(struct backend *backend, const struct probe *probe);

@@ -16,6 +16,7 @@ enum status {
     STATUS_CONTEXT,     /* the sequence has no room for the tokens */
     STATUS_CANCELLED,   /* the cancel flag was seen */
     STATUS_DEVICE,      /* the backend failed, or the sequence is unusable after a failed step */
+    STATUS_BUSY,        /* a resource is in use; later it may work */
 };
 
 struct error {

@@ -114,7 +114,7 @@ static void find_fit(const struct backend_ops *ops, const struct weights *weight
     engine_context(ops, weights, 0, MODEL_CONTEXT, &fit->context, &unused);
     plan_fits(ops, weights, fit->context, &fit->plan);
     fit->short_bytes = weights_step_bytes(weights, 1) + 2.0 * (double)fit->plan.state;
-    fit->long_bytes = fit->short_bytes + (double)fit->plan.kv_cache;
+    fit->long_bytes = fit->short_bytes + (double)fit->context * (double)fit->plan.kv_row;
     if (bandwidth > 0) {
         fit->short_rate = bandwidth / fit->short_bytes;
         fit->long_rate = bandwidth / fit->long_bytes;

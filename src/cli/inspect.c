@@ -81,7 +81,7 @@ static void print_plan(const struct plan *plan)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("  %-17s %15" PRId64 "  %9.3f GiB\n", rows[i].name, rows[i].bytes,
                (double)rows[i].bytes / (1 << 30));
-    printf("  %-17s %15" PRId64 "\n", "KV bytes a token", plan->memory.kv_cache / plan->context);
+    printf("  %-17s %15" PRId64 "\n", "KV bytes a token", plan->memory.kv_row);
     if (!plan->fits)
         printf("  does not fit: %s\n", plan->problem.message);
 }
@@ -142,7 +142,7 @@ static json_t *plan_json(const struct plan *plan)
     return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "backend", plan->backend,
                      "context", plan->context, "sequences", 1, "weights",
                      (json_int_t)memory->weights, "kv_cache", (json_int_t)memory->kv_cache,
-                     "kv_bytes_per_token", (json_int_t)(memory->kv_cache / plan->context), "state",
+                     "kv_bytes_per_token", (json_int_t)memory->kv_row, "state",
                      (json_int_t)memory->state, "workspace", (json_int_t)memory->workspace, "total",
                      (json_int_t)memory->total, "fits", plan->fits);
 }

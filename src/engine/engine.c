@@ -61,8 +61,8 @@ void memory_plan_print(const struct memory_plan *plan, int32_t context, int n_se
                  "%.2f GiB for %d sequence%s of %d tokens: weights %.2f (mapped), KV cache %.2f, "
                  "state %.2f, workspace %.2f",
                  gib(plan->total), n_sequences, n_sequences == 1 ? "" : "s", context,
-                 gib(plan->weights), gib(n_sequences * plan->kv_cache),
-                 gib(n_sequences * plan->state), gib(plan->workspace));
+                 gib(plan->weights), gib(plan->kv_cache), gib(n_sequences * plan->state),
+                 gib(plan->workspace));
 }
 
 enum status memory_plan_check_in(const struct memory_room *room, const struct memory_plan *plan,
@@ -111,6 +111,7 @@ enum status engine_plan(const struct weights *weights, int32_t n_valid_ids,
                     .n_valid_ids = n_valid_ids,
                     .context = options->context,
                     .n_sequences = options->n_sequences,
+                    .kv_rows = options->kv_rows,
                     .threads = options->threads,
                     .cpu = options->cpu},
         .shape = weights->shape,

@@ -13,7 +13,8 @@ struct engine_options {
     const struct backend_ops *ops; /* from backend_find */
     int32_t context;               /* tokens per sequence, from engine_context */
     int n_sequences;
-    int threads;     /* see struct backend_options */
+    int64_t kv_rows; /* see struct backend_options */
+    int threads;     /* the same */
     const char *cpu; /* the same */
 };
 

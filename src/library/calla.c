@@ -46,6 +46,7 @@ static enum calla_status give_error(enum status status, const struct error *from
         [STATUS_CONTEXT] = CALLA_CONTEXT,
         [STATUS_CANCELLED] = CALLA_CANCELLED,
         [STATUS_DEVICE] = CALLA_DEVICE,
+        [STATUS_BUSY] = CALLA_NO_MEMORY, /* a session has a pool of its own, so it is too small */
     };
     _Static_assert(sizeof to->message == sizeof from->message, "messages are copied whole");
     if (to) {

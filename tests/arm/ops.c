@@ -481,7 +481,8 @@ static void test_attention(const struct kernels *k)
         }
         for (int q = 0; q < QUERIES; q++) {
             float scores[MAX], wanted[D];
-            ref_attention(queries + q * D, keys, values, counts[i], D, D, scores, wanted);
+            const struct ref_rows key_rows = {keys, D, NULL, 0}, value_rows = {values, D, NULL, 0};
+            ref_attention(queries + q * D, &key_rows, &value_rows, counts[i], D, scores, wanted);
             for (int d = 0; d < D; d++)
                 compare(&check, state->out[q][d] / state->sum[q], wanted[d], 1e-4);
         }

@@ -330,8 +330,9 @@ static void check_attention(const struct kernels *k, const struct cache *cache, 
     }
     for (int q = 0; q < QUERIES; q++) {
         float scores[MAX_POSITIONS], wanted[HEAD_DIM];
-        ref_attention(queries[q], cache->plain_keys[0], cache->plain_values[0], n, HEAD_DIM,
-                      HEAD_DIM, scores, wanted);
+        const struct ref_rows keys = {cache->plain_keys[0], HEAD_DIM, NULL, 0};
+        const struct ref_rows values = {cache->plain_values[0], HEAD_DIM, NULL, 0};
+        ref_attention(queries[q], &keys, &values, n, HEAD_DIM, scores, wanted);
         /* a score's error is a part of the products it is made of; values are up to 3 */
         double score = 256 * (double)(size * size) / 16 / 4, tolerance = 3 * (score + 8) * EPSILON;
         for (int d = 0; d < HEAD_DIM; d++)

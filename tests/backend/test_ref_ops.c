@@ -159,7 +159,8 @@ static void test_attention(void **state)
     const float keys[2][8] = {{1, 0, 0, 0, 9, 9, 9, 9}, {0, 0, 0, 0, 9, 9, 9, 9}};
     const float values[2][8] = {{1, 2, 3, 4, 9, 9, 9, 9}, {5, 6, 7, 8, 9, 9, 9, 9}};
     float scores[2], out[4];
-    ref_attention(query, keys[0], values[0], 2, 8, 4, scores, out);
+    const struct ref_rows key_rows = {keys[0], 8, NULL, 0}, value_rows = {values[0], 8, NULL, 0};
+    ref_attention(query, &key_rows, &value_rows, 2, 4, scores, out);
     double p = exp(2) / (exp(2) + 1);
     for (int i = 0; i < 4; i++)
         assert_near(out[i], p * values[0][i] + (1 - p) * values[1][i], 1e-6);

@@ -509,12 +509,20 @@ static void test_plan(void **state)
                                       .n_sequences = 3};
     struct memory_plan plan;
     b->ops->plan(&options, &plan);
-    /* a backend may round the context up */
-    int64_t row = (int64_t)b->ops->kv_row_size(b), rows = plan.kv_cache / row;
-    assert_int_equal(plan.kv_cache, rows * row);
-    assert_in_range(rows, 1000, alike_exact(b) ? 1000 : 1023);
+    struct kv_usage usage;
+    b->ops->kv_usage(b, &usage);
+    int64_t row = (int64_t)b->ops->kv_row_size(b), whole = 1000 + usage.page_rows - 1;
+    whole -= whole % usage.page_rows;
+    assert_int_equal(plan.kv_row, row);
+    assert_int_equal(usage.page_bytes, row * usage.page_rows);
+    assert_int_equal(plan.kv_cache, 3 * whole * row);
     assert_int_equal(plan.state, (int64_t)b->ops->state_size(b));
-    assert_int_equal(plan.total, plan.weights + plan.workspace + 3 * (plan.kv_cache + plan.state));
+    assert_int_equal(plan.total, plan.weights + plan.workspace + plan.kv_cache + 3 * plan.state);
+    int64_t total = plan.total, cache = plan.kv_cache;
+    options.kv_rows = 1001; /* pooled */
+    b->ops->plan(&options, &plan);
+    assert_int_equal(plan.kv_cache, whole * row);
+    assert_in_range(total - plan.total, cache - plan.kv_cache, cache - plan.kv_cache + 1000);
     assert_true(plan.weights > 23000000 && plan.weights < 23392176); /* the two trunk files */
     struct sequence *sequences[4];
     for (int i = 0; i < 4; i++)

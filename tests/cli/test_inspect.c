@@ -71,7 +71,7 @@ static void test_json(void **state)
     assert_string_equal(shape, "tiny");
     assert_int_equal(context, 100);
     assert_int_equal(per_token, 2 * 2 * 2 * 256 * 4); /* layers, K and V, heads, width, float32 */
-    assert_int_equal(kv, 100 * per_token);
+    assert_int_equal(kv, 256 * per_token);            /* whole pages */
     assert_int_equal(state_bytes, 6 * (8 * 128 * 128 + 3 * 2048) * 4);
     assert_int_equal(tensors, 357);
     assert_int_equal(bytes, 23347008);

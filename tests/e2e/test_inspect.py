@@ -57,11 +57,10 @@ def test_counts_are_those_of_the_files():
 def test_row_76_plan(context):
     memory = inspect_json("--max-context", context)["memory"]
     assert memory["context"] == context and memory["fits"] is True
-    # a context is rounded up to the cache's blocks of at most 64 positions
+    # a context is rounded up to whole pages of 256 positions
     a_token = inspect_json("--max-context", 4096)["memory"]["kv_cache"] // 4096
-    positions = memory["kv_cache"] // a_token
-    assert memory["kv_cache"] == positions * a_token and context <= positions < context + 64
-    assert memory["kv_bytes_per_token"] == memory["kv_cache"] // context
+    assert memory["kv_cache"] == (context + 255) // 256 * 256 * a_token
+    assert memory["kv_bytes_per_token"] == a_token
     assert memory["total"] == (memory["weights"] + memory["kv_cache"] + memory["state"] +
                                memory["workspace"])
     assert f"one sequence of {context} tokens" in calla("inspect", TINY, "--max-context", context).out

@@ -38,7 +38,8 @@ static void test_longest_context(void **state)
     (void)state;
     struct error error;
     int32_t context = 0;
-    struct backend_options options = {checkpoint_weights(tiny), TINY_N_VALID_IDS, 0, 1, 0, NULL};
+    struct backend_options options = {
+        .weights = checkpoint_weights(tiny), .n_valid_ids = TINY_N_VALID_IDS, .n_sequences = 1};
     struct memory_plan plan;
     const struct backend_ops *ops = backends[0];
     assert_int_equal(engine_context(ops, options.weights, 0, INT32_MAX, &context, &error),

@@ -11,6 +11,8 @@
 #define TILE 8           /* rows of a run that one unit takes together */
 #define SPLIT_LENGTH 512 /* positions of a split at least */
 
+_Static_assert(KV_PAGE % SCORE_BLOCK == 0, "a block of scores lies in one page");
+
 struct attention {
     struct cpu_backend *b;
     const struct layer_weights *weights;
@@ -68,15 +70,14 @@ static void prepare_row(void *context, int row, int thread)
     for (int h = 0; h < s->num_key_value_heads; h++) {
         float *key = b->narrow + ((int64_t)row * 2 * s->num_key_value_heads + h) * HEAD_DIM;
         float *value = key + s->num_key_value_heads * HEAD_DIM;
-        int plane = plane_of(a, h);
-        int64_t scale = plane * cpu_capacity(b->context) + position;
-        int16_t rounded[HEAD_DIM], *place = cpu_key(b, q, plane, position);
+        int64_t place = cpu_kv_place(b, q, plane_of(a, h), position);
+        int16_t rounded[HEAD_DIM], *codes = cpu_key(b, place);
         b->kernels->rms_norm(key, a->layer->k_norm, HEAD_DIM, eps, key);
         rope(b, row, key);
-        q->key_scales[scale] = b->kernels->round_head(key, rounded);
+        b->cache.key_scales[place] = b->kernels->round_head(key, rounded);
         for (int i = 0; i < HEAD_DIM; i++)
-            place[i * KV_BLOCK] = rounded[i];
-        q->value_scales[scale] = b->kernels->round_head(value, cpu_value(b, q, plane, position));
+            codes[i * KV_BLOCK] = rounded[i];
+        b->cache.value_scales[place] = b->kernels->round_head(value, cpu_value(b, place));
     }
 }
 
@@ -109,12 +110,12 @@ static void attend(const struct attention *a, int row, int n, int kv_head, int32
                    sizeof queries[r][q]);
     }
     for (int32_t start = from; start < to; start += SCORE_BLOCK) {
-        int64_t scale = plane * cpu_capacity(b->context) + start;
+        int64_t place = cpu_kv_place(b, sequence, plane, start);
         struct kv_block kv = {
-            .keys = cpu_key(b, sequence, plane, start),
-            .values = cpu_value(b, sequence, plane, start),
-            .key_scales = sequence->key_scales + scale,
-            .value_scales = sequence->value_scales + scale,
+            .keys = cpu_key(b, place),
+            .values = cpu_value(b, place),
+            .key_scales = b->cache.key_scales + place,
+            .value_scales = b->cache.value_scales + place,
         };
         for (int r = 0; r < n; r++) {
             int32_t visible = b->positions[row + r] + 1 < to ? b->positions[row + r] + 1 : to;

@@ -13,8 +13,8 @@
  * are the same bits for any number of them. */
 #pragma once
 
-#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/kv_pool.h"
 #include "backend/rank.h"
 #include "base/threads.h"
 
@@ -32,13 +32,17 @@
 #define SCRATCH (STAGE_SCRATCH + KERNEL_SCRATCH + 4 * SCRATCH_SHIFT)
 
 struct cpu_sequence {
-    struct sequence base;
-    int16_t *keys;          /* [attention layer][kv head][capacity / 16][head_dim][16] */
-    int16_t *values;        /* [attention layer][kv head][capacity][head_dim] */
-    float *key_scales;      /* [attention layer][kv head][capacity] */
-    float *value_scales;    /* the same */
+    struct kv_sequence kv;
     float *conv_state;      /* [deltanet layer][3][conv channels], oldest first */
     float *recurrent_state; /* [deltanet layer][value heads][dk][dv] */
+};
+
+/* The pool of KV pages; a plane is an attention layer's KV head. */
+struct kv_cache {
+    int16_t *keys;       /* [page][plane][KV_PAGE / KV_BLOCK][head_dim][KV_BLOCK] */
+    int16_t *values;     /* [page][plane][KV_PAGE][head_dim] */
+    float *key_scales;   /* [page][plane][KV_PAGE] */
+    float *value_scales; /* the same */
 };
 
 /* Consecutive rows of a step that are consecutive tokens of one sequence. */
@@ -69,6 +73,8 @@ struct cpu_backend {
     struct cpu_layer layers[MAX_LAYERS];
     float *norm;                         /* [hidden], the final one */
     double rope_frequency[HEAD_DIM / 2]; /* rotary_dims / 2 of them */
+    struct kv_pool kv;
+    struct kv_cache cache;
 
     /* the step under way */
     int n, n_runs, n_outputs;
@@ -154,14 +160,15 @@ enum status cpu_head(struct cpu_backend *b, int first, int n, struct ranked *ran
 
 /* ---- state.c --------------------------------------------------------------------------------- */
 
-int64_t cpu_capacity(int32_t context); /* rounded up to whole blocks of keys */
-int64_t cpu_kv_bytes(const struct shape *shape, int32_t context); /* of the whole KV cache */
-/* One position's place in plane `plane`, an attention layer's KV head: its codes lie KV_BLOCK
- * apart. */
-int16_t *cpu_key(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
-                 int32_t position);
-int16_t *cpu_value(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
-                   int32_t position);
+/* One position's place in a plane: index into the scales. The rows of its page follow. */
+int64_t cpu_kv_place(const struct cpu_backend *b, const struct cpu_sequence *q, int plane,
+                     int32_t position);
+int16_t *cpu_key(const struct cpu_backend *b, int64_t place); /* its codes lie KV_BLOCK apart */
+int16_t *cpu_value(const struct cpu_backend *b, int64_t place);
+/* Allocates b->cache for the pool; on failure the rest is cpu_cache_free's. */
+enum status cpu_cache_new(struct cpu_backend *b, struct error *error);
+void cpu_cache_free(struct cpu_backend *b);
+void cpu_copy_page(struct backend *backend, int32_t from, int32_t to);
 int64_t cpu_conv_size(const struct shape *shape); /* floats of one layer */
 int64_t cpu_recurrent_size(const struct shape *shape);
 size_t cpu_state_size(struct backend *backend);

@@ -190,10 +190,10 @@ static void cpu_plan(const struct backend_options *options, struct memory_plan *
         layer_buffers(s, i, &b.layers[i], &buffers);
         plan->workspace += total(&buffers);
     }
-    plan->kv_cache = cpu_kv_bytes(s, options->context);
+    kv_pool_plan(options, cpu_kv_row_size(&b.base), plan);
     plan->state = (int64_t)cpu_state_size(&b.base);
     plan->total =
-        plan->weights + plan->workspace + options->n_sequences * (plan->kv_cache + plan->state);
+        plan->weights + plan->workspace + plan->kv_cache + options->n_sequences * plan->state;
 }
 
 static void cpu_close(struct backend *backend)
@@ -210,6 +210,8 @@ static void cpu_close(struct backend *backend)
         release(&buffers);
     }
     free(b->norm);
+    cpu_cache_free(b);
+    kv_pool_close(&b->kv);
     free(b);
 }
 
@@ -225,6 +227,10 @@ static enum status open_parts(struct cpu_backend *b, const struct backend_option
         workspace(b, &buffers);
         status = allocate(&buffers, error);
     }
+    if (status == STATUS_OK)
+        status = kv_pool_open(&b->kv, options, cpu_kv_row_size(&b->base), cpu_copy_page, error);
+    if (status == STATUS_OK)
+        status = cpu_cache_new(b, error);
     return status == STATUS_OK ? load_layers(b, error) : status;
 }
 
@@ -235,7 +241,8 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (!b)
         return error_no_memory(error, "the cpu backend");
     const struct shape *s = options->weights->shape;
-    b->base = (struct backend){&backend_cpu, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}};
+    b->base =
+        (struct backend){&backend_cpu, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}, &b->kv};
     b->weights = options->weights;
     b->shape = s;
     b->n_valid_ids = options->n_valid_ids;
@@ -302,5 +309,10 @@ const struct backend_ops backend_cpu = {
     .kv_row_size = cpu_kv_row_size,
     .kv_read = cpu_kv_read,
     .kv_write = cpu_kv_write,
+    .kv_reserve = kv_pool_reserve,
+    .kv_hold = kv_pool_hold,
+    .kv_release = kv_pool_release,
+    .kv_attach = kv_pool_attach,
+    .kv_usage = kv_pool_usage,
     .set_probe = cpu_set_probe,
 };

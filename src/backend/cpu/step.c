@@ -111,7 +111,7 @@ static enum status layers(struct cpu_backend *b, const atomic_bool *cancel, stru
     return STATUS_OK;
 }
 
-/* Checks that the step can be done; marks the sequences broken while it is under way. */
+/* Checks that the step can be done; the sequences are broken while it is under way. */
 static enum status step(struct cpu_backend *b, const struct row *rows, int n, int max_rows,
                         int first_output, struct ranked *ranked, const atomic_bool *cancel,
                         struct error *error)
@@ -119,8 +119,9 @@ static enum status step(struct cpu_backend *b, const struct row *rows, int n, in
     enum status status = step_check(b->shape, rows, n, max_rows, b->positions, error);
     if (status != STATUS_OK)
         return status;
-    for (int r = 0; r < n; r++)
-        rows[r].sequence->broken = true;
+    status = kv_step_begin(&b->base, rows, n, b->positions, error);
+    if (status != STATUS_OK)
+        return status;
     b->n = n;
     b->n_outputs = 0;
     find_runs(b, rows);
@@ -137,10 +138,7 @@ static enum status step(struct cpu_backend *b, const struct row *rows, int n, in
         return status;
     b->n_outputs = n - first_output;
     show(b, b->logits, b->n_outputs, b->shape->vocab_size, "logits");
-    for (int r = 0; r < n; r++) {
-        rows[r].sequence->position = rows[r].sequence->kv_length = b->positions[r] + 1;
-        rows[r].sequence->broken = false;
-    }
+    kv_step_end(&b->base, rows, n, b->positions);
     return STATUS_OK;
 }
 

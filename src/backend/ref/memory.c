@@ -4,9 +4,14 @@
 
 #include "backend/ref/ref.h"
 
-int64_t ref_kv_plane(const struct ref_backend *b) /* one layer's K or V */
+int64_t ref_kv_plane(const struct shape *s)
 {
-    return (int64_t)b->context * b->shape->num_key_value_heads * b->shape->head_dim;
+    return (int64_t)KV_PAGE * s->num_key_value_heads * s->head_dim;
+}
+
+int64_t ref_kv_page(const struct shape *s)
+{
+    return shape_n_full_attention(s) * 2 * ref_kv_plane(s);
 }
 
 int64_t ref_conv_size(const struct shape *s) /* one layer */
@@ -56,63 +61,61 @@ static enum status ref_state_write(struct backend *backend, struct sequence *seq
 {
     const struct shape *s = ((struct ref_backend *)backend)->shape;
     struct ref_sequence *q = (struct ref_sequence *)sequence;
-    if (position < 0 || position > sequence->kv_length)
-        return error_set(error, STATUS_INVALID,
-                         "a state of position %d, but the sequence has %d KV rows", position,
-                         sequence->kv_length);
+    enum status status = kv_go_to(sequence, position, error);
+    if (status != STATUS_OK)
+        return status;
     size_t conv = (size_t)shape_n_linear_attention(s) * (size_t)ref_conv_size(s) * sizeof(float);
     memcpy(q->conv_state, state, conv);
     memcpy(q->recurrent_state, (const char *)state + conv, ref_state_size(backend) - conv);
-    sequence->position = position;
-    sequence->broken = false;
     return STATUS_OK;
 }
 
 static size_t ref_kv_row_size(struct backend *backend)
 {
     const struct shape *s = ((struct ref_backend *)backend)->shape;
-    return (size_t)shape_n_full_attention(s) * 2 * (size_t)s->num_key_value_heads *
-           (size_t)s->head_dim * sizeof(float);
+    return (size_t)(ref_kv_page(s) / KV_PAGE) * sizeof(float);
 }
 
 /* Rows [from, from+n) as [n][attention layer][K, V][kv heads][head_dim]. */
-static enum status kv_copy(struct backend *backend, struct sequence *sequence, int32_t from,
-                           int32_t n, char *rows, bool write, struct error *error)
+static void copy_rows(struct backend *backend, const struct sequence *sequence, int32_t from,
+                      int32_t n, char *rows, bool write)
 {
-    struct ref_backend *b = (struct ref_backend *)backend;
-    struct ref_sequence *q = (struct ref_sequence *)sequence;
-    int32_t limit = write ? sequence->capacity : sequence->kv_length;
-    if (from < 0 || n < 0 || from > sequence->kv_length || from > limit - n)
-        return error_set(error, STATUS_INVALID, "KV rows %d to %d, the sequence has %d of %d", from,
-                         from + n, sequence->kv_length, sequence->capacity);
-    if (write) {
-        sequence->kv_length = from + n;
-        if (sequence->position > sequence->kv_length)
-            sequence->broken = true; /* until a state that fits the rows is written */
-    }
-    size_t size = ref_kv_row_size(backend);
+    const struct ref_backend *b = (struct ref_backend *)backend;
+    const struct ref_sequence *q = (const struct ref_sequence *)sequence;
     int planes = shape_n_full_attention(b->shape) * 2;
-    size_t part = size / (size_t)planes;
-    for (int32_t i = 0; i < n; i++)
-        for (int plane = 0; plane < planes; plane++) {
-            char *cache =
-                (char *)(q->kv_cache + plane * ref_kv_plane(b)) + (size_t)(from + i) * part;
-            char *row = rows + (size_t)i * size + (size_t)plane * part;
-            memcpy(write ? cache : row, write ? row : cache, part);
-        }
-    return STATUS_OK;
+    int64_t plane = ref_kv_plane(b->shape), part = plane / KV_PAGE;
+    size_t size = (size_t)part * sizeof(float);
+    for (int32_t at = from; at < from + n; at++) {
+        float *cache =
+            b->kv_cache + kv_page_of(&q->kv, at) * ref_kv_page(b->shape) + at % KV_PAGE * part;
+        for (int i = 0; i < planes; i++, rows += size, cache += plane)
+            memcpy(write ? (void *)cache : rows, write ? rows : (void *)cache, size);
+    }
 }
 
 static enum status ref_kv_read(struct backend *backend, struct sequence *sequence, int32_t from,
                                int32_t n, void *out, struct error *error)
 {
-    return kv_copy(backend, sequence, from, n, out, false, error);
+    enum status status = kv_check_read(sequence, from, n, error);
+    if (status == STATUS_OK)
+        copy_rows(backend, sequence, from, n, out, false);
+    return status;
 }
 
 static enum status ref_kv_write(struct backend *backend, struct sequence *sequence, int32_t from,
                                 int32_t n, const void *rows, struct error *error)
 {
-    return kv_copy(backend, sequence, from, n, (char *)rows, true, error);
+    enum status status = kv_write_begin(backend, sequence, from, n, error);
+    if (status == STATUS_OK)
+        copy_rows(backend, sequence, from, n, (char *)rows, true);
+    return status;
+}
+
+static void copy_page(struct backend *backend, int32_t from, int32_t to)
+{
+    const struct ref_backend *b = (struct ref_backend *)backend;
+    int64_t page = ref_kv_page(b->shape);
+    memcpy(b->kv_cache + to * page, b->kv_cache + from * page, (size_t)page * sizeof(float));
 }
 
 static void ref_sequence_reset(struct backend *backend, struct sequence *sequence)
@@ -122,8 +125,7 @@ static void ref_sequence_reset(struct backend *backend, struct sequence *sequenc
     size_t layers = (size_t)shape_n_linear_attention(s);
     memset(q->conv_state, 0, layers * (size_t)ref_conv_size(s) * sizeof(float));
     memset(q->recurrent_state, 0, layers * (size_t)ref_recurrent_size(s) * sizeof(float));
-    sequence->position = sequence->kv_length = 0;
-    sequence->broken = false;
+    kv_sequence_reset(&((struct ref_backend *)backend)->kv, &q->kv);
 }
 
 static void ref_sequence_free(struct backend *backend, struct sequence *sequence)
@@ -131,8 +133,9 @@ static void ref_sequence_free(struct backend *backend, struct sequence *sequence
     struct ref_sequence *q = (struct ref_sequence *)sequence;
     if (!q)
         return;
-    ((struct ref_backend *)backend)->n_open--;
-    free(q->kv_cache);
+    struct ref_backend *b = (struct ref_backend *)backend;
+    b->n_open--;
+    kv_sequence_clear(&b->kv, &q->kv);
     free(q->conv_state);
     free(q->recurrent_state);
     free(q);
@@ -151,15 +154,16 @@ static enum status ref_sequence_new(struct backend *backend, struct sequence **o
     if (!q)
         return error_no_memory(error, "a sequence");
     b->n_open++;
-    q->kv_cache = malloc((size_t)b->context * ref_kv_row_size(backend));
+    enum status status = kv_sequence_init(&q->kv, b->context, error);
     q->conv_state = calloc(layers, (size_t)ref_conv_size(b->shape) * sizeof(float));
     q->recurrent_state = calloc(layers, (size_t)ref_recurrent_size(b->shape) * sizeof(float));
-    q->base.capacity = b->context;
-    if (!q->kv_cache || !q->conv_state || !q->recurrent_state) {
-        ref_sequence_free(backend, &q->base);
-        return error_no_memory(error, "a sequence's KV cache and state");
+    if (status == STATUS_OK && (!q->conv_state || !q->recurrent_state))
+        status = error_no_memory(error, "a sequence's state");
+    if (status != STATUS_OK) {
+        ref_sequence_free(backend, &q->kv.base);
+        return status;
     }
-    *out = &q->base;
+    *out = &q->kv.base;
     return STATUS_OK;
 }
 
@@ -203,10 +207,10 @@ static void ref_plan(const struct backend_options *options, struct memory_plan *
     *plan = (struct memory_plan){.weights = weights_bytes(options->weights)};
     for (int i = 0; i < N_BUFFERS; i++)
         plan->workspace += sizes[i] * (int64_t)sizeof(float);
-    plan->kv_cache = options->context * (int64_t)ref_kv_row_size(&b.base);
+    kv_pool_plan(options, ref_kv_row_size(&b.base), plan);
     plan->state = (int64_t)ref_state_size(&b.base);
     plan->total =
-        plan->weights + plan->workspace + options->n_sequences * (plan->kv_cache + plan->state);
+        plan->weights + plan->workspace + plan->kv_cache + options->n_sequences * plan->state;
 }
 
 static void ref_close(struct backend *backend)
@@ -219,6 +223,8 @@ static void ref_close(struct backend *backend)
     workspace(b, buffers, sizes);
     for (int i = 0; i < N_BUFFERS; i++)
         free(*buffers[i]);
+    free(b->kv_cache);
+    kv_pool_close(&b->kv);
     free(b);
 }
 
@@ -228,7 +234,8 @@ static enum status ref_open(const struct backend_options *options, struct backen
     struct ref_backend *b = calloc(1, sizeof *b);
     if (!b)
         return error_no_memory(error, "the ref backend");
-    b->base = (struct backend){&backend_ref, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}};
+    b->base =
+        (struct backend){&backend_ref, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}, &b->kv};
     b->weights = options->weights;
     b->shape = options->weights->shape;
     b->n_valid_ids = options->n_valid_ids;
@@ -242,6 +249,14 @@ static enum status ref_open(const struct backend_options *options, struct backen
             ref_close(&b->base);
             return error_no_memory(error, "the ref backend's workspace");
         }
+    enum status status = kv_pool_open(&b->kv, options, ref_kv_row_size(&b->base), copy_page, error);
+    if (status == STATUS_OK &&
+        !(b->kv_cache = malloc((size_t)b->kv.n_pages * (size_t)b->kv.page_bytes)))
+        status = error_no_memory(error, "the ref backend's KV cache");
+    if (status != STATUS_OK) {
+        ref_close(&b->base);
+        return status;
+    }
     *out = &b->base;
     return STATUS_OK;
 }
@@ -281,5 +296,10 @@ const struct backend_ops backend_ref = {
     .kv_row_size = ref_kv_row_size,
     .kv_read = ref_kv_read,
     .kv_write = ref_kv_write,
+    .kv_reserve = kv_pool_reserve,
+    .kv_hold = kv_pool_hold,
+    .kv_release = kv_pool_release,
+    .kv_attach = kv_pool_attach,
+    .kv_usage = kv_pool_usage,
     .set_probe = ref_set_probe,
 };

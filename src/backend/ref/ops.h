@@ -19,11 +19,17 @@ void ref_matmul(const struct quant_matrix *matrix, int index, const float *x, in
 
 /* Rotates dims 0..rotary_dims-1 of one head in place, pairs (i, i + rotary_dims/2) (spec 2.4). */
 void ref_rope(float *head, int rotary_dims, double rope_theta, int32_t position);
-/* One query head over n cached positions. keys, values: first position's head_dim values of this KV
- * head, positions `stride` floats apart; scores [n] is scratch; out [head_dim] (spec 2.3 step 6).
+/* Where the keys, or the values, of one KV head lie. */
+struct ref_rows {
+    const float *first;   /* row 0 of page 0 */
+    int64_t stride;       /* floats from a row to the next */
+    const int32_t *pages; /* of KV_PAGE rows each; NULL: all rows are in page 0 */
+    int64_t page_stride;  /* floats from a page to the next */
+};
+/* One query head over n cached positions; scores [n] is scratch; out [head_dim] (spec 2.3 step 6).
  */
-void ref_attention(const float *query, const float *keys, const float *values, int32_t n,
-                   int64_t stride, int head_dim, float *scores, float *out);
+void ref_attention(const float *query, const struct ref_rows *keys, const struct ref_rows *values,
+                   int32_t n, int head_dim, float *scores, float *out);
 
 /* Causal depthwise convolution of one token and SiLU (spec 2.5 step 2). taps [channels][4]; state
  * [3][channels], oldest first, is moved on; x [channels] is replaced by the result. */

@@ -80,12 +80,20 @@ void ref_rope(float *head, int rotary_dims, double rope_theta, int32_t position)
     }
 }
 
-void ref_attention(const float *query, const float *keys, const float *values, int32_t n,
-                   int64_t stride, int head_dim, float *scores, float *out)
+static const float *row_at(const struct ref_rows *rows, int32_t position)
+{
+    if (!rows->pages)
+        return rows->first + position * rows->stride;
+    return rows->first + rows->pages[position / KV_PAGE] * rows->page_stride +
+           position % KV_PAGE * rows->stride;
+}
+
+void ref_attention(const float *query, const struct ref_rows *keys, const struct ref_rows *values,
+                   int32_t n, int head_dim, float *scores, float *out)
 {
     float scale = 1.0f / sqrtf((float)head_dim), best = -INFINITY, sum = 0;
     for (int32_t s = 0; s < n; s++) {
-        scores[s] = dot(query, keys + s * stride, head_dim) * scale;
+        scores[s] = dot(query, row_at(keys, s), head_dim) * scale;
         best = fmaxf(best, scores[s]);
     }
     for (int32_t s = 0; s < n; s++) {
@@ -96,8 +104,9 @@ void ref_attention(const float *query, const float *keys, const float *values, i
         out[d] = 0;
     for (int32_t s = 0; s < n; s++) {
         float p = scores[s] / sum;
+        const float *value = row_at(values, s);
         for (int d = 0; d < head_dim; d++)
-            out[d] += p * values[s * stride + d];
+            out[d] += p * value[d];
     }
 }
 
@@ -211,24 +220,28 @@ static void attention(struct ref_backend *b, const struct layer_weights *layer, 
     ref_matmul(&layer->self_attn.k_proj, 0, b->x, n, k, b->expanded);
     ref_matmul(&layer->self_attn.v_proj, 0, b->x, n, v, b->expanded);
     for (int r = 0; r < n; r++) {
-        float *keys = sequence_of(&rows[r])->kv_cache + 2 * index * ref_kv_plane(b);
-        float *values = keys + ref_kv_plane(b);
         int32_t position = positions[r];
+        const struct kv_sequence *pages = &sequence_of(&rows[r])->kv;
+        float *layer_keys = b->kv_cache + 2 * index * ref_kv_plane(s);
+        float *key =
+            layer_keys + kv_page_of(pages, position) * ref_kv_page(s) + position % KV_PAGE * kv_row;
         for (int j = 0; j < kv_heads; j++) {
             float *head = k + r * kv_row + j * hd;
             ref_rms_norm(head, &layer->self_attn.k_norm, hd, (float)s->rms_norm_eps, head);
             ref_rope(head, s->rotary_dims, s->rope_theta, position);
         }
-        memcpy(keys + position * kv_row, k + r * kv_row, (size_t)kv_row * sizeof *k);
-        memcpy(values + position * kv_row, v + r * kv_row, (size_t)kv_row * sizeof *v);
+        memcpy(key, k + r * kv_row, (size_t)kv_row * sizeof *k);
+        memcpy(key + ref_kv_plane(s), v + r * kv_row, (size_t)kv_row * sizeof *v);
         for (int h = 0; h < heads; h++) {
             float *query = q + ((int64_t)r * heads + h) * 2 * hd, *gate = query + hd;
             float *out = b->wide + ((int64_t)r * heads + h) * hd;
-            int64_t kv_head = (int64_t)(h / (heads / kv_heads)) * hd;
+            float *first = layer_keys + (int64_t)(h / (heads / kv_heads)) * hd;
+            struct ref_rows keys = {first, kv_row, pages->pages, ref_kv_page(s)};
+            struct ref_rows values = keys;
+            values.first += ref_kv_plane(s);
             ref_rms_norm(query, &layer->self_attn.q_norm, hd, (float)s->rms_norm_eps, query);
             ref_rope(query, s->rotary_dims, s->rope_theta, position);
-            ref_attention(query, keys + kv_head, values + kv_head, position + 1, kv_row, hd,
-                          b->scores, out);
+            ref_attention(query, &keys, &values, position + 1, hd, b->scores, out);
             for (int d = 0; d < hd; d++)
                 out[d] *= ref_sigmoid(gate[d]);
         }
@@ -389,7 +402,7 @@ static enum status forward(struct ref_backend *b, const struct row *rows, const 
 /* ---- the steps of the seam --------------------------------------------------------------------
  */
 
-/* One step: checks that it can be done, marks the sequences broken while it is under way. */
+/* One step: checks that it can be done; the sequences are broken while it is under way. */
 static enum status step(struct ref_backend *b, const struct row *rows, int n, int first_output,
                         struct ranked *ranked, const atomic_bool *cancel, struct error *error)
 {
@@ -397,8 +410,9 @@ static enum status step(struct ref_backend *b, const struct row *rows, int n, in
     enum status status = step_check(b->shape, rows, n, MAX_ROWS, positions, error);
     if (status != STATUS_OK)
         return status;
-    for (int r = 0; r < n; r++)
-        rows[r].sequence->broken = true;
+    status = kv_step_begin(&b->base, rows, n, positions, error);
+    if (status != STATUS_OK)
+        return status;
     b->n_outputs = 0;
     status = forward(b, rows, positions, n, first_output, cancel, error);
     for (int i = 0; status == STATUS_OK && i < b->n_outputs; i++)
@@ -406,10 +420,7 @@ static enum status step(struct ref_backend *b, const struct row *rows, int n, in
                              &ranked[i], error);
     if (status != STATUS_OK)
         return status;
-    for (int r = 0; r < n; r++) {
-        rows[r].sequence->position = rows[r].sequence->kv_length = positions[r] + 1;
-        rows[r].sequence->broken = false;
-    }
+    kv_step_end(&b->base, rows, n, positions);
     return STATUS_OK;
 }
 

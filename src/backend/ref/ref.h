@@ -2,14 +2,13 @@
  * model (ref.c) beside those that hold it in memory (memory.c). */
 #pragma once
 
-#include "backend/backend.h"
+#include "backend/kv_pool.h"
 
 #define MAX_ROWS 64
 #define MAX_CHUNK 64
 
 struct ref_sequence {
-    struct sequence base;
-    float *kv_cache;        /* [attention layer][K, V][capacity][kv heads][head_dim] */
+    struct kv_sequence kv;
     float *conv_state;      /* [deltanet layer][3][conv channels], oldest first */
     float *recurrent_state; /* [deltanet layer][value heads][dk][dv] */
 };
@@ -22,6 +21,8 @@ struct ref_backend {
     int n_sequences, n_open;
     struct probe probe;
     int n_outputs; /* of the last step */
+    struct kv_pool kv;
+    float *kv_cache; /* [page][attention layer][K, V][KV_PAGE][kv heads][head_dim] */
     /* workspace for one step; rows = tokens of the step, at most MAX_ROWS */
     float *h;              /* [rows][hidden] the residual stream */
     float *x;              /* [rows][hidden] a norm's output */
@@ -36,8 +37,10 @@ struct ref_backend {
     float *logits;         /* [rows][vocab] */
 };
 
-/* Floats of one layer: K or V of a whole sequence, conv state, recurrent state. */
-int64_t ref_kv_plane(const struct ref_backend *b);
+/* Floats of a page: of one layer's K or V, and of all. */
+int64_t ref_kv_plane(const struct shape *shape);
+int64_t ref_kv_page(const struct shape *shape);
+/* Floats of one layer: conv state, recurrent state. */
 int64_t ref_conv_size(const struct shape *shape);
 int64_t ref_recurrent_size(const struct shape *shape);
 
