@@ -19,9 +19,9 @@ struct generation {
     struct sampler *sampler;
     int32_t *tokens; /* [room] prompt and what was generated */
     int32_t n, room;
-    int32_t limit; /* tokens to generate at most */
-    int32_t known; /* tokens of the prompt whose logprobs were given out */
-    float *logits; /* [vocab_size], scratch */
+    int32_t limit;       /* tokens to generate at most */
+    int32_t known;       /* tokens of the prompt whose logprobs were given out */
+    float *logits;       /* [vocab_size], scratch */
     struct ranked *rows; /* [max_rows], where the prompt's logprobs are wanted */
 };
 
@@ -48,10 +48,9 @@ enum status generation_new(struct engine *engine, const struct generation_option
     *out = NULL;
     if (n < 1)
         return error_set(error, STATUS_INVALID, "the prompt is empty: wanted at least one token");
-    if (n >= context)
+    if (n > context)
         return error_set(error, STATUS_CONTEXT,
-                         "the prompt has %d tokens, the context holds %d with the answer", n,
-                         context);
+                         "the prompt has %d tokens, the context has room for %d", n, context);
     struct generation *g = calloc(1, sizeof *g);
     if (!g)
         return error_no_memory(error, "a generation");
@@ -65,7 +64,7 @@ enum status generation_new(struct engine *engine, const struct generation_option
     g->options.prompt = NULL;
     g->figures.prompt = n;
     g->limit = context - n;
-    if (options->max_tokens > 0 && options->max_tokens < g->limit)
+    if (options->max_tokens >= 0 && options->max_tokens < g->limit)
         g->limit = options->max_tokens;
     *out = g;
     return STATUS_OK;
@@ -348,6 +347,10 @@ enum status generation_read(struct generation *g, int32_t n, const atomic_bool *
         return STATUS_OK;
     if (g->figures.generated > 0) { /* it goes on after a break */
         g->phase = GENERATION_DECODING;
+        return STATUS_OK;
+    }
+    if (g->limit == 0) {
+        finish(g, GENERATION_LENGTH);
         return STATUS_OK;
     }
     const int output = g->rows ? end - at - 1 : 0;

@@ -6,8 +6,8 @@
  *     GENERATION_DECODING: a decode step for generation_row, then generation_take
  *
  * It reads through the prefix cache: what an earlier prompt left there is not read again, and the
- * places of this one are kept. generation_suspend gives the sequence back in between; after the next
- * generation_start everything is read again as far as the cache does not know it.
+ * places of this one are kept. generation_suspend gives the sequence back in between; after the
+ * next generation_start everything is read again as far as the cache does not know it.
  *
  * A token is drawn from the candidates of the step before it, at the sequence's position; so seed,
  * prompt and options decide the tokens, not what runs beside. */
@@ -38,26 +38,29 @@ enum generation_end {
     GENERATION_CANCELLED,
 };
 
-#define GENERATION_STOP_IDS 32
-
 struct generation_options {
     const int32_t *prompt; /* [n_prompt], copied */
-    int32_t n_prompt;      /* 1..context - 1 */
+    int32_t n_prompt;      /* 1..context */
     struct prefix_places places;
     struct sampling sampling; /* its logit_bias is borrowed for the generation's life */
-    int32_t max_tokens;       /* 0: to the end of the context */
+    int32_t max_tokens;       /* -1: to the end of the context */
     int32_t min_tokens;       /* no stop id before as many */
-    int32_t stop_ids[GENERATION_STOP_IDS];
+    const int32_t *stop_ids;  /* [n_stop_ids], borrowed likewise */
     int n_stop_ids;
-    int n_top;            /* -1: no logprobs; else 0..TOP_MAX alternatives */
-    bool prompt_logprobs; /* also of the prompt, which is read whole then; wants n_top >= 0 */
+    int n_top;                 /* -1: no logprobs; else 0..TOP_MAX alternatives */
+    bool prompt_logprobs;      /* also of the prompt, which is read whole then; wants n_top >= 0 */
     const struct guide *guide; /* borrowed; NULL: none */
     /* Gets each token as soon as it is known. */
     void (*emit)(void *context, const struct generated *generated);
     void *context;
 };
 
-enum generation_phase { GENERATION_WAITING, GENERATION_READING, GENERATION_DECODING, GENERATION_ENDED };
+enum generation_phase {
+    GENERATION_WAITING,
+    GENERATION_READING,
+    GENERATION_DECODING,
+    GENERATION_ENDED
+};
 
 /* What was done so far; times are of the clock of base/clock. */
 struct generation_figures {
@@ -69,8 +72,8 @@ struct generation_figures {
 
 struct generation;
 
-/* Checks the options and copies them; touches no backend. STATUS_CONTEXT for a prompt that leaves no
- * room for an answer. */
+/* Checks the options and copies them; touches no backend. STATUS_CONTEXT for a prompt that is
+ * longer than the context. */
 enum status generation_new(struct engine *engine, const struct generation_options *options,
                            struct generation **out, struct error *error);
 /* Needs no sequence any more: one that still has it must be suspended or ended before. */

@@ -1,5 +1,5 @@
-/* A generation, and the place where its tokens wait for whoever submitted it. Owned by the scheduler
- * and its client together. */
+/* A generation, and the place where its tokens wait for whoever submitted it. Owned by the
+ * scheduler and its client together. */
 #pragma once
 
 #include <pthread.h>

@@ -227,8 +227,8 @@ static void insert(struct prefix_cache *cache, struct entry *entry)
     cache->figures.n_entries++;
 }
 
-void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence,
-                       const int32_t *tokens, enum prefix_kind kind)
+void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, const int32_t *tokens,
+                       enum prefix_kind kind)
 {
     struct backend *backend = cache->engine->backend;
     int32_t length = sequence->position;

@@ -75,8 +75,8 @@ int32_t prefix_cache_match(const struct prefix_cache *cache, const int32_t *toke
 int32_t prefix_cache_begin(struct prefix_cache *cache, struct sequence *sequence,
                            const int32_t *tokens, int32_t n);
 /* Keeps the sequence as it stands, if there is memory for it; `tokens` are those of its rows. */
-void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence,
-                       const int32_t *tokens, enum prefix_kind kind);
+void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, const int32_t *tokens,
+                       enum prefix_kind kind);
 /* Where the chunk that begins at `at` has to end, `end` at the latest, for the next place. */
 int32_t prefix_cache_next_stop(const struct prefix_cache *cache, int32_t at, int32_t end,
                                const struct prefix_places *places);

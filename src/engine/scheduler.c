@@ -13,8 +13,8 @@ struct scheduler {
     struct scheduler_options options;
     struct sequence **idle; /* [n_idle] sequences without a job */
     int n_idle;
-    struct job **running; /* [n_running], in the order of admission */
-    int n_running, turn;  /* turn: whose chunk was read last */
+    struct job **running;  /* [n_running], in the order of admission */
+    int n_running, turn;   /* turn: whose chunk was read last */
     bool full;             /* KV rows ran out: nobody is admitted before a job has ended */
     struct job **decoding; /* [parallel] those of the step, scratch */
     struct row *rows;
@@ -153,8 +153,8 @@ static void read_chunk(struct scheduler *s)
         s->turn = i;
         int32_t before = generation_figures(job->generation)->read;
         double start = clock_seconds();
-        enum status status = generation_read(job->generation, chunk_size_next(&s->chunk),
-                                             &job->cancel, &error);
+        enum status status =
+            generation_read(job->generation, chunk_size_next(&s->chunk), &job->cancel, &error);
         double seconds = clock_seconds() - start;
         int32_t read = generation_figures(job->generation)->read - before;
         if (status == STATUS_BUSY)
@@ -386,8 +386,8 @@ enum status scheduler_submit(struct scheduler *s, const struct generation_option
     if (status == STATUS_OK && s->stopping)
         status = error_set(error, STATUS_CANCELLED, "the server is shutting down");
     if (status == STATUS_OK && !has_room(s, n))
-        status = error_set(error, STATUS_BUSY, "the queue is full: %d requests wait",
-                           s->figures.queued);
+        status =
+            error_set(error, STATUS_BUSY, "the queue is full: %d requests wait", s->figures.queued);
     for (int i = 0; i < n && status == STATUS_OK; i++) {
         job_ref(jobs[i]);
         push_back(s, jobs[i]);

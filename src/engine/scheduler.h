@@ -1,10 +1,11 @@
-/* Many generations on one engine: its own thread drives the backend and all sequences, others submit
- * jobs and wait for their tokens.
+/* Many generations on one engine: its own thread drives the backend and all sequences, others
+ * submit jobs and wait for their tokens.
  *
- * Jobs wait in one queue, first come, first served. As many as there are sequences run at once; each
- * turn of the loop reads one bounded chunk of one prompt, the running ones taking turns, and does
- * one decode step for all that decode. So a short prompt never waits for a long one to be read, and
- * a chunk holds up the others for `chunk_seconds` at most, as far as a shortest chunk allows it.
+ * Jobs wait in one queue, first come, first served. As many as there are sequences run at once;
+ * each turn of the loop reads one bounded chunk of one prompt, the running ones taking turns, and
+ * does one decode step for all that decode. So a short prompt never waits for a long one to be
+ * read, and a chunk holds up the others for `chunk_seconds` at most, as far as a shortest chunk
+ * allows it.
  *
  * When KV rows run out, first entries of the prefix cache go, then the job that came last gives its
  * place back and reads everything again later. A step that fails is repeated for each row alone:
@@ -25,12 +26,12 @@ struct scheduler_options {
 
 /* Counted since the start. */
 struct scheduler_figures {
-    int queued, running;           /* jobs, now */
-    int most_rows;                 /* of one decode step */
-    int64_t steps, rows;           /* decode steps, and tokens read by them */
-    int64_t read, cached, drawn;   /* tokens of prompts read, found in the cache; generated */
-    int64_t suspended;             /* times that a job lost its place */
-    int64_t failed_steps;          /* that the device failed */
+    int queued, running;         /* jobs, now */
+    int most_rows;               /* of one decode step */
+    int64_t steps, rows;         /* decode steps, and tokens read by them */
+    int64_t read, cached, drawn; /* tokens of prompts read, found in the cache; generated */
+    int64_t suspended;           /* times that a job lost its place */
+    int64_t failed_steps;        /* that the device failed */
     double read_seconds, decode_seconds;
     struct prefix_cache_figures cache;
 };
@@ -59,12 +60,12 @@ struct job_news {
 };
 
 /* Puts n generations into the queue, all or none; options[i].emit is not looked at. Those of one
- * call begin with the same prompt or not: the first one reads first, so that the others find what it
- * left. STATUS_BUSY: the queue is full. */
+ * call begin with the same prompt or not: the first one reads first, so that the others find what
+ * it left. STATUS_BUSY: the queue is full. */
 enum status scheduler_submit(struct scheduler *scheduler, const struct generation_options *options,
                              int n, struct job **jobs, struct error *error);
-/* Waits, `seconds` at most, for tokens, another phase than `news` tells, or the end; takes at most n
- * tokens, gives their number and fills `news` (zeroed before the first call). */
+/* Waits, `seconds` at most, for tokens, another phase than `news` tells, or the end; takes at most
+ * n tokens, gives their number and fills `news` (zeroed before the first call). */
 int job_wait(struct job *job, double seconds, struct generated *out, int n, struct job_news *news);
 /* The engine lets go of it within one step. */
 void job_cancel(struct job *job);

@@ -185,9 +185,8 @@ static enum status open_session(struct calla_model *model, struct calla_session 
     /* the KV rows that it holds are those of the planned pool */
     struct prefix_cache_options options = {
         .budget = model->cache_bytes > 0 ? model->cache_bytes + model->engine.plan.kv_cache : 0};
-    return status == STATUS_OK
-               ? prefix_cache_new(&model->engine, &options, &session->cache, error)
-               : status;
+    return status == STATUS_OK ? prefix_cache_new(&model->engine, &options, &session->cache, error)
+                               : status;
 }
 
 enum calla_status calla_session_new(struct calla_model *model, struct calla_session **session,
@@ -440,10 +439,10 @@ static void decode_one(struct calla_session *session, struct generation *generat
     enum status status = generation_row(generation, &row, &error);
     if (status == STATUS_OK)
         status = backend->ops->decode_step(backend, &row, 1, &ranked, &error);
-    if (status == STATUS_OK)
-        generation_take(generation, &ranked, 0);
-    else
+    if (status != STATUS_OK)
         generation_stop(generation, &error);
+    else if (!atomic_load(&session->cancel))
+        generation_take(generation, &ranked, 0);
 }
 
 /* Reads and decodes until something ends the answer. */
@@ -495,12 +494,12 @@ static void fill_options(const struct calla_session *session, const struct calla
                      .frequency_penalty = request->frequency_penalty,
                      .repetition_penalty = request->repetition_penalty,
                      .seed = request->seed},
-        .max_tokens = request->max_tokens,
+        .max_tokens = request->max_tokens > 0 ? request->max_tokens : -1,
+        .stop_ids = model->stop_ids,
         .n_stop_ids = model->n_stop_ids,
         .n_top = -1,
         .emit = take_token,
     };
-    memcpy(options->stop_ids, model->stop_ids, sizeof model->stop_ids);
     prefix_places_find(&model->turns, prompt->data, (int32_t)prompt->length, &options->places);
 }
 
@@ -513,8 +512,7 @@ static enum status generate(struct calla_session *session, const struct calla_re
     struct generation *generation;
     fill_options(session, request, &options);
     options.context = &run;
-    enum status status =
-        generation_new(&session->owner->engine, &options, &generation, error);
+    enum status status = generation_new(&session->owner->engine, &options, &generation, error);
     if (status != STATUS_OK)
         return status;
     status = run_generation(session, request, context, output, generation, error);

@@ -18,16 +18,16 @@ struct output {
     enum reply_end end;
     bool in_reasoning; /* the last text or tag was read as reasoning */
     bool has_tools;
-    bool in_call;      /* inside the tags of a tool call */
-    bool stop_found;   /* a stop string is complete */
-    bool refused;      /* the callback wants no more */
-    bool failed;       /* out of memory */
+    bool in_call;    /* inside the tags of a tool call */
+    bool stop_found; /* a stop string is complete */
+    bool refused;    /* the callback wants no more */
+    bool failed;     /* out of memory */
     int32_t reasoning_tokens;
 };
 
 struct output_options {
-    bool raw;      /* no template: everything is content */
-    bool thinking; /* the prompt ends inside <think> */
+    bool raw;                /* no template: everything is content */
+    bool thinking;           /* the prompt ends inside <think> */
     const json_t *tools;     /* borrowed; NULL: none, and tool tags are text */
     const char *const *stop; /* borrowed */
     int n_stop;

@@ -78,8 +78,7 @@ enum status steering_init(struct steering *steering, const struct model *model,
                                   .options = *options,
                                   .in_thought = options->thinking,
                                   .newline = model->turns.newline};
-    steering->think_close =
-        tokenizer_added_id(tokenizer, reply_tag_text[REPLY_THINK_CLOSE]);
+    steering->think_close = tokenizer_added_id(tokenizer, reply_tag_text[REPLY_THINK_CLOSE]);
     steering->tool_call = tokenizer_added_id(tokenizer, reply_tag_text[REPLY_TOOL_CALL_OPEN]);
     call_opening_init(&steering->opening, tokenizer, options->names, options->n_names);
     if (options->call && steering->tool_call < 0)

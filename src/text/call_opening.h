@@ -1,6 +1,6 @@
-/* The opening of a tool call that has to come, `\n<function=NAME>\n` for one of some names, after the
- * tag `<tool_call>`: which tokens may come next. No fixed tokens spell it (spec 7.4), so it is held
- * to its bytes. */
+/* The opening of a tool call that has to come, `\n<function=NAME>\n` for one of some names, after
+ * the tag `<tool_call>`: which tokens may come next. No fixed tokens spell it (spec 7.4), so it is
+ * held to its bytes. */
 #pragma once
 
 #include "text/tokenizer.h"
