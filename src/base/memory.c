@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -70,18 +71,31 @@ struct memory_room memory_look(void)
     return room;
 }
 
-int64_t memory_peak(void)
+/* A line of the kernel's report on this process, in bytes; 0: not Linux, or no such line. */
+static int64_t process_status(const char *name)
 {
     FILE *file = fopen("/proc/self/status", "re");
     char line[256];
     long long kilobytes = 0;
+    size_t length = strlen(name);
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmHWM: %lld", &kilobytes) == 1)
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, ": %lld", &kilobytes) == 1)
             break;
     if (file)
         fclose(file);
-    if (kilobytes > 0)
-        return kilobytes * 1024;
+    return kilobytes * 1024;
+}
+
+int64_t memory_resident(void)
+{
+    return process_status("VmRSS");
+}
+
+int64_t memory_peak(void)
+{
+    int64_t peak = process_status("VmHWM");
+    if (peak > 0)
+        return peak;
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0)
         return 0;

@@ -118,6 +118,10 @@ static void admit(struct scheduler *s)
         }
         generation_start(job->generation, s->cache, s->idle[--s->n_idle]);
         s->running[s->n_running++] = job;
+        const struct generation_figures *figures = generation_figures(job->generation);
+        pthread_mutex_lock(&s->mutex);
+        s->figures.cached += figures->suspended == 0 ? figures->cached : 0;
+        pthread_mutex_unlock(&s->mutex);
         job_tell(job);
     }
 }
@@ -151,17 +155,19 @@ static void read_chunk(struct scheduler *s)
         if (generation_phase(job->generation) != GENERATION_READING)
             continue;
         s->turn = i;
-        int32_t before = generation_figures(job->generation)->read;
+        struct generation_figures before = *generation_figures(job->generation);
         double start = clock_seconds();
         enum status status =
             generation_read(job->generation, chunk_size_next(&s->chunk), &job->cancel, &error);
         double seconds = clock_seconds() - start;
-        int32_t read = generation_figures(job->generation)->read - before;
+        const struct generation_figures *after = generation_figures(job->generation);
+        int32_t read = after->read - before.read;
         if (status == STATUS_BUSY)
             out_of_rows(s, job, &error);
         chunk_size_learn(&s->chunk, read, seconds);
         pthread_mutex_lock(&s->mutex);
         s->figures.read += read;
+        s->figures.drawn += after->generated - before.generated;
         s->figures.read_seconds += seconds;
         s->figures.failed_steps += status == STATUS_DEVICE;
         pthread_mutex_unlock(&s->mutex);
@@ -228,6 +234,7 @@ static void decode(struct scheduler *s)
     pthread_mutex_lock(&s->mutex);
     s->figures.steps++;
     s->figures.rows += n;
+    s->figures.drawn += n - (failed > 0 ? failed - 1 : 0);
     s->figures.most_rows = n > s->figures.most_rows ? n : s->figures.most_rows;
     s->figures.decode_seconds += seconds;
     s->figures.failed_steps += failed;

@@ -226,13 +226,7 @@ void calla_cancel(struct calla_session *session)
 
 void calla_request_init(const struct calla_model *model, struct calla_request *request)
 {
-    const struct config *config = checkpoint_config(model->model.checkpoint);
-    *request = (struct calla_request){
-        .temperature = config->do_sample ? config->temperature : 0,
-        .top_k = config->top_k,
-        .top_p = config->top_p,
-        .repetition_penalty = 1,
-    };
+    model_request_init(&model->model, request);
 }
 
 static const struct {
@@ -453,7 +447,7 @@ static enum status run_generation(struct calla_session *session,
 {
     generation_start(generation, session->cache, session->sequence);
     while (generation_phase(generation) != GENERATION_ENDED) {
-        if (atomic_load(&session->cancel) || output->stop_found || output->refused)
+        if (atomic_load(&session->cancel) || output->complete || output->refused)
             generation_stop(generation, NULL);
         else if (generation_phase(generation) == GENERATION_READING)
             read_more(session, request, context, generation);
@@ -466,9 +460,7 @@ static enum status run_generation(struct calla_session *session,
         *error = *generation_error(generation);
         return error->status;
     case GENERATION_CANCELLED:
-        return output->stop_found || output->refused
-                   ? STATUS_OK
-                   : error_set(error, STATUS_CANCELLED, "cancelled");
+        return output->complete ? STATUS_OK : error_set(error, STATUS_CANCELLED, "cancelled");
     case GENERATION_LENGTH:
         output->end = REPLY_END_LENGTH;
         return STATUS_OK;
@@ -527,10 +519,56 @@ static enum status generate(struct calla_session *session, const struct calla_re
     return status;
 }
 
+/* Where the answer's parts go. */
+struct receiver {
+    calla_callback *callback;
+    void *context;
+};
+
+static bool pass_event(void *context, const struct reply_event *event)
+{
+    static const enum calla_event_kind kinds[] = {
+        [REPLY_REASONING] = CALLA_REASONING,   [REPLY_CONTENT] = CALLA_CONTENT,
+        [REPLY_CALL_BEGIN] = CALLA_CALL_BEGIN, [REPLY_ARGUMENTS] = CALLA_ARGUMENTS,
+        [REPLY_CALL_END] = CALLA_CALL_END,
+    };
+    const struct receiver *receiver = context;
+    const struct calla_event passed = {.kind = kinds[event->kind],
+                                       .text = event->data,
+                                       .length = event->length,
+                                       .call = event->call};
+    return !receiver->callback || receiver->callback(receiver->context, &passed) == 0;
+}
+
+/* What is held goes out, and how it ended is known. */
+static enum status finish_request(struct output *output, enum status status,
+                                  struct calla_result *result, struct error *error)
+{
+    static const enum calla_finish finishes[] = {
+        [REPLY_FINISH_STOP] = CALLA_FINISH_STOP,
+        [REPLY_FINISH_LENGTH] = CALLA_FINISH_LENGTH,
+        [REPLY_FINISH_TOOL_CALLS] = CALLA_FINISH_TOOL_CALLS,
+    };
+    enum reply_finish how;
+    bool cut = status != STATUS_OK;
+    struct error problem;
+    enum status end = output_finish(output, cut, &how, &problem);
+    result->finish = cut ? CALLA_FINISH_CANCELLED : finishes[how];
+    result->reasoning_tokens = output->reasoning_tokens;
+    if (status == STATUS_OK && end == STATUS_OK && output->refused) {
+        result->finish = CALLA_FINISH_CANCELLED;
+        return error_set(error, STATUS_CANCELLED, "cancelled");
+    }
+    if (status == STATUS_OK && end != STATUS_OK)
+        *error = problem;
+    return status == STATUS_OK ? end : status;
+}
+
 static enum status run_request(struct calla_session *session, const struct calla_request *request,
                                calla_callback *callback, void *context, struct calla_result *result,
                                struct error *error)
 {
+    struct receiver receiver = {callback, context};
     const struct model *model = &session->owner->model;
     struct output output = {0};
     json_t *tools = NULL;
@@ -544,16 +582,14 @@ static enum status run_request(struct calla_session *session, const struct calla
                                            .stop = request->stop,
                                            .n_stop = request->n_stop};
     if (status == STATUS_OK)
-        status = output_init(&output, model, &options, callback, context, error);
+        status = output_init(&output, model, &options, pass_event, &receiver, error);
     if (status == STATUS_OK) {
         result->prompt_tokens = (int32_t)session->prompt_ids.length;
         result->prompt_ids = session->prompt_ids.data;
         status = generate(session, request, context, &output, result, error);
-        enum status end = output_finish(&output, status, &result->finish, error);
-        status = status == STATUS_OK ? end : status;
+        status = finish_request(&output, status, result, error);
         result->completion_tokens = (int32_t)session->completion_ids.length;
         result->completion_ids = session->completion_ids.data;
-        result->reasoning_tokens = output.reasoning_tokens;
     }
     prefix_cache_read_figures(session->cache, &figures);
     result->cache_bytes = figures.used - figures.kv_bytes;

@@ -84,3 +84,14 @@ bool model_is_stop(const struct model *model, int32_t id)
             return true;
     return false;
 }
+
+void model_request_init(const struct model *model, struct calla_request *request)
+{
+    const struct config *config = checkpoint_config(model->checkpoint);
+    *request = (struct calla_request){
+        .temperature = config->do_sample ? config->temperature : 0,
+        .top_k = config->top_k,
+        .top_p = config->top_p,
+        .repetition_penalty = 1,
+    };
+}

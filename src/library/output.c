@@ -2,66 +2,68 @@
 
 #include <string.h>
 
-static void emit(struct output *output, enum calla_event_kind kind, const char *text, size_t length,
-                 int call)
+static void emit(struct output *output, const struct reply_event *event)
 {
-    if (kind <= CALLA_CONTENT && length == 0)
+    if (output->refused || (event->kind <= REPLY_CONTENT && event->length == 0))
         return;
-    struct calla_event event = {.kind = kind, .text = text, .length = length, .call = call};
-    if (!output->refused && output->callback && output->callback(output->context, &event) != 0)
-        output->refused = true;
+    output->refused = output->sink && !output->sink(output->context, event);
+}
+
+static void emit_text(struct output *output)
+{
+    output->failed |= output->content.failed;
+    emit(output, &(struct reply_event){.kind = REPLY_CONTENT,
+                                       .data = output->content.data,
+                                       .length = output->content.length,
+                                       .call = -1});
 }
 
 /* Content goes through the stop strings; once one is found nothing more comes out. */
 static void emit_content(struct output *output, const char *text, size_t length)
 {
-    if (output->stop_found)
+    if (output->complete)
         return;
     bytes_reset(&output->content);
-    output->stop_found = stop_matcher_push(&output->stop, text, length, &output->content);
-    output->failed |= output->content.failed;
-    emit(output, CALLA_CONTENT, output->content.data, output->content.length, -1);
+    output->complete = stop_matcher_push(&output->stop, text, length, &output->content);
+    emit_text(output);
 }
 
 /* What begins a stop string is none when something else than content follows. */
 static void flush_content(struct output *output)
 {
-    if (output->stop_found)
+    if (output->complete)
         return;
     bytes_reset(&output->content);
-    output->stop_found = stop_matcher_flush(&output->stop, &output->content);
-    output->failed |= output->content.failed;
-    emit(output, CALLA_CONTENT, output->content.data, output->content.length, -1);
+    output->complete = stop_matcher_flush(&output->stop, &output->content);
+    emit_text(output);
 }
 
 static void on_reply(void *context, const struct reply_event *event)
 {
     struct output *output = context;
-    static const enum calla_event_kind kinds[] = {
-        [REPLY_REASONING] = CALLA_REASONING,   [REPLY_CONTENT] = CALLA_CONTENT,
-        [REPLY_CALL_BEGIN] = CALLA_CALL_BEGIN, [REPLY_ARGUMENTS] = CALLA_ARGUMENTS,
-        [REPLY_CALL_END] = CALLA_CALL_END,
-    };
     output->in_reasoning = event->kind == REPLY_REASONING;
     if (event->kind == REPLY_CONTENT) {
         emit_content(output, event->data, event->length);
         return;
     }
     flush_content(output);
-    if (!output->stop_found)
-        emit(output, kinds[event->kind], event->data, event->length, event->call);
+    if (output->complete)
+        return;
+    emit(output, event);
+    output->n_calls += event->kind == REPLY_CALL_END;
+    output->complete = output->n_calls > 0 && output->options.one_call;
 }
 
 enum status output_init(struct output *output, const struct model *model,
-                        const struct output_options *options, calla_callback *callback,
-                        void *context, struct error *error)
+                        const struct output_options *options, output_sink *sink, void *context,
+                        struct error *error)
 {
-    *output = (struct output){.model = model, .callback = callback, .context = context};
+    *output = (struct output){
+        .model = model, .options = *options, .sink = sink, .context = context};
     detokenizer_init(&output->detokenizer, model->tokenizer, true);
     stop_matcher_init(&output->stop, options->stop, options->n_stop);
     for (int tag = 0; tag < REPLY_N_TAGS; tag++)
         output->tag_ids[tag] = tokenizer_added_id(model->tokenizer, reply_tag_text[tag]);
-    output->has_tools = json_array_size(options->tools) > 0;
     if (options->raw)
         return STATUS_OK;
     output->in_reasoning = options->thinking;
@@ -80,17 +82,22 @@ static void pass_piece(struct output *output)
     bytes_reset(&output->piece);
 }
 
+static void push_tag(struct output *output, enum reply_tag tag)
+{
+    detokenizer_finish(&output->detokenizer, &output->piece);
+    pass_piece(output);
+    reply_push_tag(output->parser, tag);
+    if (tag == REPLY_THINK_CLOSE) /* last: the tag may bring out text that was held */
+        output->in_reasoning = false;
+    else if (json_array_size(output->options.tools) > 0 && tag != REPLY_THINK_OPEN)
+        output->in_call = tag == REPLY_TOOL_CALL_OPEN;
+}
+
 void output_push(struct output *output, int32_t token)
 {
     for (int tag = 0; output->parser && tag < REPLY_N_TAGS; tag++)
         if (token == output->tag_ids[tag]) {
-            detokenizer_finish(&output->detokenizer, &output->piece);
-            pass_piece(output);
-            reply_push_tag(output->parser, tag);
-            if (tag == REPLY_THINK_CLOSE) /* last: the tag may bring out text that was held */
-                output->in_reasoning = false;
-            if (output->has_tools && (tag == REPLY_TOOL_CALL_OPEN || tag == REPLY_TOOL_CALL_CLOSE))
-                output->in_call = tag == REPLY_TOOL_CALL_OPEN;
+            push_tag(output, tag);
             return;
         }
     if (output->in_reasoning)
@@ -99,29 +106,20 @@ void output_push(struct output *output, int32_t token)
     pass_piece(output);
 }
 
-enum status output_finish(struct output *output, enum status status, enum calla_finish *finish,
+enum status output_finish(struct output *output, bool cut, enum reply_finish *finish,
                           struct error *error)
 {
-    static const enum calla_finish finishes[] = {
-        [REPLY_FINISH_STOP] = CALLA_FINISH_STOP,
-        [REPLY_FINISH_LENGTH] = CALLA_FINISH_LENGTH,
-        [REPLY_FINISH_TOOL_CALLS] = CALLA_FINISH_TOOL_CALLS,
-    };
-    bool cut = status != STATUS_OK || output->refused;
     enum reply_end end = cut ? REPLY_END_LENGTH : output->end;
-    enum reply_finish how = end == REPLY_END_LENGTH ? REPLY_FINISH_LENGTH : REPLY_FINISH_STOP;
-    enum status ended = STATUS_OK;
+    enum status status = STATUS_OK;
+    *finish = end == REPLY_END_LENGTH ? REPLY_FINISH_LENGTH : REPLY_FINISH_STOP;
     detokenizer_finish(&output->detokenizer, &output->piece);
     pass_piece(output);
     if (output->parser)
-        ended = reply_finish(output->parser, end, &how, error);
+        status = reply_finish(output->parser, end, finish, error);
     flush_content(output);
-    *finish = cut ? CALLA_FINISH_CANCELLED : output->stop_found ? CALLA_FINISH_STOP : finishes[how];
-    if (output->failed)
-        ended = error_no_memory(error, "the answer");
-    if (ended == STATUS_OK && output->refused)
-        ended = error_set(error, STATUS_CANCELLED, "cancelled");
-    return ended;
+    if (output->complete) /* whatever the model wrote behind it */
+        *finish = output->n_calls > 0 ? REPLY_FINISH_TOOL_CALLS : REPLY_FINISH_STOP;
+    return output->failed ? error_no_memory(error, "the answer") : status;
 }
 
 void output_clear(struct output *output)
