@@ -104,7 +104,7 @@ FLAGS_neon         := $(KERNELS)
 FLAGS_dotprod      := $(KERNELS) -march=armv8.2-a+dotprod
 FLAGS_i8mm         := $(KERNELS) -march=armv8.2-a+dotprod+i8mm
 
-LAYERS   := base model text backend engine library cli
+LAYERS   := base model text backend engine library server cli
 SOURCES  := $(foreach layer,$(LAYERS),$(wildcard src/$(layer)/*.c)) \
     $(foreach backend,$(BACKENDS),$(wildcard src/backend/$(backend)/*.c))
 SOURCES  := $(filter-out $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c %_avx512vnni.c %_amx.c) \
@@ -141,9 +141,9 @@ $(BUILD)/calla: $(OBJECTS)
 $(BUILD)/internal.a: $(PARTS)
 	$(call say,AR,$@)rm -f $@.part && $(AR) rcs $@.part $(PARTS) $(DONE)
 
-# The libraries: all layers but cli. Before 1.0 a minor version may change the interface, so it is
+# The libraries: all layers but server and cli. Before 1.0 a minor version may change the interface, so it is
 # part of the shared library's name.
-LIBRARY  := $(filter-out $(BUILD)/obj/cli/%,$(OBJECTS))
+LIBRARY  := $(filter-out $(BUILD)/obj/server/% $(BUILD)/obj/cli/%,$(OBJECTS))
 ABI      := $(basename $(VERSION))
 ifeq ($(OS),macos) # untested
 SHARED_NAME := libcalla.$(ABI).dylib

@@ -56,7 +56,7 @@ void json_print_escaped(const char *text, size_t length, struct bytes *out)
         static const char shorts[] = "\b\t\n\f\r\"\\", letters[] = "btnfr\"\\";
         const char *found = c ? strchr(shorts, c) : NULL;
         if (found)
-            bytes_format(out, "\\%c", letters[found - shorts]);
+            bytes_append(out, (const char[]){'\\', letters[found - shorts]}, 2);
         else
             bytes_format(out, "\\u%04x", c);
     }

@@ -62,7 +62,31 @@ static enum status append(json_t *array, json_t *owned, struct error *error)
                                                     : error_no_memory(error, "the messages");
 }
 
-static enum status append_part(struct bytes *text, const json_t *part, bool assistant,
+/* A message's content while it is put together. */
+struct content {
+    struct bytes text;
+    json_t *breakpoints; /* NULL: none yet */
+};
+
+/* Notes that the text so far will be used again, when the part says so. */
+static enum status note_breakpoint(struct content *content, const json_t *part, struct place at,
+                                   struct error *error)
+{
+    static const char field[] = ".prompt_cache_breakpoint";
+    const json_t *breakpoint = get(part, field + 1);
+    if (!breakpoint)
+        return STATUS_OK;
+    if (!json_is_object(breakpoint))
+        return refuse(error, at, field, breakpoint, "an object with a mode");
+    const json_t *mode = json_object_get(breakpoint, "mode");
+    if (!is_text(mode, "explicit"))
+        return refuse(error, at, ".prompt_cache_breakpoint.mode", mode, "\"explicit\"");
+    if (!content->breakpoints && !(content->breakpoints = json_array()))
+        return error_no_memory(error, "the messages");
+    return append(content->breakpoints, json_integer((json_int_t)content->text.length), error);
+}
+
+static enum status append_part(struct content *content, const json_t *part, bool assistant,
                                struct place at, struct error *error)
 {
     if (!json_is_object(part))
@@ -76,30 +100,34 @@ static enum status append_part(struct bytes *text, const json_t *part, bool assi
     const json_t *value = json_object_get(part, field);
     if (!json_is_string(value))
         return refuse(error, place("%s.%s", at.text, field), "", value, "a string");
-    bytes_append(text, json_string_value(value), json_string_length(value));
-    return STATUS_OK;
+    bytes_append(&content->text, json_string_value(value), json_string_length(value));
+    return note_breakpoint(content, part, at, error);
 }
 
 /* Appends a message's whole content, which may be left out only where `optional`. */
-static enum status append_content(struct bytes *text, const json_t *message, bool assistant,
+static enum status append_content(struct content *content, const json_t *message, bool assistant,
                                   struct place at, struct error *error)
 {
-    const json_t *content = get(message, "content");
-    if (!content && assistant)
-        return STATUS_OK;
-    if (json_is_string(content)) {
-        bytes_append(text, json_string_value(content), json_string_length(content));
-    } else if (json_is_array(content)) {
-        for (size_t i = 0; i < json_array_size(content); i++) {
-            enum status status = append_part(text, json_array_get(content, i), assistant,
-                                             place("%s.content[%zu]", at.text, i), error);
-            if (status != STATUS_OK)
-                return status;
-        }
-    } else {
-        return refuse(error, at, ".content", content, "a string or an array of text parts");
+    const json_t *value = get(message, "content");
+    const char *field = ".content", *wanted = "a string or an array of text parts";
+    if (!value && assistant) {
+        value = get(message, "refusal");
+        field = ".refusal";
+        wanted = "a string";
+        if (!value)
+            return STATUS_OK;
     }
-    return STATUS_OK;
+    if (json_is_string(value)) {
+        bytes_append(&content->text, json_string_value(value), json_string_length(value));
+        return STATUS_OK;
+    }
+    if (!json_is_array(value) || strcmp(field, ".content") != 0)
+        return refuse(error, at, field, value, wanted);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < json_array_size(value); i++)
+        status = append_part(content, json_array_get(value, i), assistant,
+                             place("%s.content[%zu]", at.text, i), error);
+    return status;
 }
 
 /* The arguments as an object, owned by the caller. */
@@ -176,6 +204,8 @@ static enum status prepare_assistant(const json_t *message, struct place at, jso
     if (get(message, "function_call")) /* deprecated; left out, the call would be lost unseen */
         return refuse(error, at, ".function_call", get(message, "function_call"),
                       "tool_calls in its place");
+    if (get(message, "audio")) /* an earlier answer that only its maker can hear */
+        return refuse(error, at, ".audio", get(message, "audio"), "text content in its place");
     const json_t *calls = get(message, "tool_calls");
     if (calls && !json_is_array(calls))
         return refuse(error, at, ".tool_calls", calls, "an array");
@@ -206,7 +236,7 @@ static const char *role_of(const json_t *message)
 static enum status prepare_message(const json_t *messages, size_t from, json_t *out, size_t *next,
                                    struct error *error)
 {
-    struct bytes content = {0};
+    struct content content = {0};
     enum status status = STATUS_OK;
     const json_t *message = json_array_get(messages, from);
     const char *role = role_of(message);
@@ -218,24 +248,28 @@ static enum status prepare_message(const json_t *messages, size_t from, json_t *
         const char *following = role_of(json_array_get(messages, *next));
         if (!system || from > 0 || !following || strcmp(following, "system") != 0)
             break;
-        bytes_append_byte(&content, '\n');
+        bytes_append_byte(&content.text, '\n');
     }
     json_t *made = json_object(), *text = NULL;
     if (status == STATUS_OK) {
-        if (!content.failed) /* jansson wants a pointer even for no bytes */
-            text = json_stringn(content.data ? content.data : "", content.length);
+        const struct bytes *joined = &content.text;
+        if (!joined->failed) /* jansson wants a pointer even for no bytes */
+            text = json_stringn(joined->data ? joined->data : "", joined->length);
         status = set(made, "role", json_string(role), error);
     }
     if (status == STATUS_OK)
         status = set(made, "content", text, error);
     else
         json_decref(text);
+    if (status == STATUS_OK && content.breakpoints)
+        status = set(made, MESSAGES_BREAKPOINTS, json_incref(content.breakpoints), error);
     if (status == STATUS_OK && assistant)
         status = prepare_assistant(message, place("messages[%zu]", from), made, error);
     if (status == STATUS_OK)
         status = append(out, json_incref(made), error);
     json_decref(made);
-    bytes_clear(&content);
+    json_decref(content.breakpoints);
+    bytes_clear(&content.text);
     return status;
 }
 

@@ -8,11 +8,17 @@
 
 #include "base/error.h"
 
+/* In a prepared message: where its content was marked by `prompt_cache_breakpoint`, as ascending
+ * byte offsets into the content (an array of integers). The template brings them to the prompt. */
+#define MESSAGES_BREAKPOINTS "prompt_cache_breakpoints"
+
 /* Makes the template's messages: a new array that the caller owns.
  *  - role developer becomes system; leading system messages become one, joined by a newline;
  *  - content becomes one string: text parts joined without separator; a part that is no text
  *    (image, audio, file) is refused;
  *  - the reasoning of an assistant may be called `reasoning_content` or `reasoning`;
+ *  - an assistant's `refusal` stands in for content that is missing;
+ *  - a text part's `prompt_cache_breakpoint` becomes a place in MESSAGES_BREAKPOINTS;
  *  - arguments of tool calls, JSON in a string, become objects ("" is {});
  *  - tool results stand in the order of the calls that they answer, as far as their ids tell.
  * The order of roles is left to the template, which says what it wants. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "text/messages.h"
 
 /* The official template is a Jinja program; this file does what it does, in its order, so that the
  * same input gives the same text or the same error. "content" is always the flattened, trimmed
@@ -152,6 +153,31 @@ static enum status flatten_part(struct render *render, const json_t *part, bool 
     return STATUS_OK;
 }
 
+/* Appends a message's text to render.flat, with the breakpoints in it (text/messages.h). */
+static void flatten_text(struct render *render, const json_t *message, const char *text,
+                         size_t length)
+{
+    const json_t *places = json_object_get(message, MESSAGES_BREAKPOINTS);
+    size_t from = 0;
+    for (size_t i = 0; i < json_array_size(places); i++) {
+        json_int_t place = json_integer_value(json_array_get(places, i));
+        if (place <= (json_int_t)from || place > (json_int_t)length)
+            continue;
+        prompt_append(&render->flat, text + from, (size_t)place - from, false);
+        prompt_break(&render->flat);
+        from = (size_t)place;
+    }
+    prompt_append(&render->flat, text + from, length - from, false);
+}
+
+/* Brings the breakpoints that stand in white space around the content to its border. */
+static void trim_breakpoints(struct prompt *flat, struct range content)
+{
+    for (size_t i = 0; i < flat->n_breakpoints; i++)
+        if (flat->breakpoints[i] > content.to)
+            flat->breakpoints[i] = content.to;
+}
+
 /* Fills render.flat with the message's content; `content` is the trimmed range of it. */
 static enum status flatten(struct render *render, const json_t *message, bool system,
                            struct range *content)
@@ -159,7 +185,7 @@ static enum status flatten(struct render *render, const json_t *message, bool sy
     const json_t *value = json_object_get(message, "content");
     prompt_reset(&render->flat);
     if (json_is_string(value)) {
-        prompt_append(&render->flat, json_string_value(value), json_string_length(value), false);
+        flatten_text(render, message, json_string_value(value), json_string_length(value));
     } else if (json_is_array(value)) {
         for (size_t i = 0; i < json_array_size(value); i++) {
             enum status status = flatten_part(render, json_array_get(value, i), system);
@@ -174,6 +200,7 @@ static enum status flatten(struct render *render, const json_t *message, bool sy
     *content = (struct range){0, render->flat.text.length};
     if (content->to > 0)
         *content = trim(render->flat.text.data, *content);
+    trim_breakpoints(&render->flat, *content);
     return STATUS_OK;
 }
 
