@@ -226,8 +226,9 @@ static enum status draw_and_emit(struct generation *g, const struct ranked *rank
         guide->add(guide->context, out.token);
     if (g->figures.generated++ == 0)
         g->figures.first = clock_seconds();
+    out.stops = is_stop(g, out.token);
     g->options.emit(g->options.context, &out);
-    if (is_stop(g, out.token))
+    if (out.stops)
         finish(g, GENERATION_STOPPED);
     else if (g->figures.generated == g->limit)
         finish(g, GENERATION_LENGTH);
