@@ -141,10 +141,10 @@ $(BUILD)/calla: $(OBJECTS)
 
 # each function of TLS that libmicrohttpd's archive names, as one that fails
 NM ?= nm
-$(NO_TLS): $(filter %/libmicrohttpd.a,$(STATIC_LIBS))
+$(BUILD)/no_tls.o: $(filter %/libmicrohttpd.a,$(STATIC_LIBS))
 	@mkdir -p $(@D)
-	$(call say,CC,functions without TLS)$(NM) -u $< | \
-	    sed -n 's/^.*U _*\(gnutls_[a-z0-9_]*\)$$/int \1(void) { return -1; }/p' | sort -u > $(@:.o=.c) && \
+	$(call say,CC,$@)$(NM) -u $< 2>/dev/null | \
+	    sed -n 's/^[ U_]*\(gnutls_[a-z0-9_]*\)$$/int \1(void) { return -1; }/p' | sort -u > $(@:.o=.c) && \
 	    $(CC) -fPIC -c $(OUTPUT) $(@:.o=.c) $(DONE)
 $(BUILD)/calla $(BUILD)/internal.a $(BUILD)/libcalla.a: | $(NO_TLS)
 
