@@ -66,9 +66,9 @@ static void block(void *context, struct http_exchange *exchange)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* The body: "count N" gives N numbered lines; "silent" nothing, ever; "flood" 4 KB at each call,
- * for ever; "first" one line, then nothing; "empty" ends at once; "fail" runs out of memory; "cut"
- * is cut by the server after a line. */
+/* The body: "count N" gives N numbered lines, "pace N" one every 20 ms; "silent" nothing, ever;
+ * "flood" 4 KB at each call, for ever; "first" one line, then nothing; "empty" ends at once; "fail"
+ * runs out of memory; "cut" is cut by the server after a line. */
 struct stream {
     char what[16];
     unsigned n, done;
@@ -82,7 +82,9 @@ static enum http_more produce(void *context, struct bytes *out)
     size_t before = out->length;
     enum http_more more = HTTP_MORE;
     atomic_fetch_add(&http_notes.produced, 1);
-    if (strcmp(stream->what, "count") == 0) {
+    if (strcmp(stream->what, "pace") == 0)
+        usleep(20000);
+    if (strcmp(stream->what, "count") == 0 || strcmp(stream->what, "pace") == 0) {
         if (stream->done < stream->n)
             bytes_format(out, "line %u\n", stream->done++);
         more = stream->done < stream->n ? HTTP_MORE : HTTP_END;
