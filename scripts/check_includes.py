@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that includes point one way. Prints each that does not, as FILE:LINE; exits 1 then.
 
-    base <- model <- backend <- engine <- library <- server <- cli        text stands on base alone
+    base <- model <- backend <- engine <- library <- server <- cli      text stands on base alone
 
 A backend's folder may include itself, base, model and the headers of backend/. Headers of the
 project are included with the layer in the path; calla.h by library, server and cli. System headers are

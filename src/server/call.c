@@ -44,6 +44,7 @@ void call_free(struct call *call)
     free(call->choices);
     free(call->parts);
     free(call->tool_names);
+    free(call->stop_ids);
     openai_answer_clear(&call->answer);
     openai_chat_clear(&call->chat_request);
     openai_completion_clear(&call->text_request);
@@ -368,12 +369,18 @@ static int top_of(const struct call *call)
     return call->text_request.logprobs.given ? (int)call->text_request.logprobs.value : -1;
 }
 
-/* Stop ids: the model's own, unless they are ignored, and the request's. */
-static const int32_t *stop_ids_of(const struct call *call, int *n)
+/* The model's own, unless they are ignored, and the request's. */
+static bool find_stop_ids(struct call *call)
 {
+    const struct model *model = &call->service->model;
     const struct openai_generation *g = call->generation;
-    *n = g->n_stop_ids;
-    return g->stop_ids;
+    call->stop_ids =
+        malloc((size_t)(model->n_stop_ids + g->n_stop_ids + 1) * sizeof *call->stop_ids);
+    for (int i = 0; call->stop_ids && i < model->n_stop_ids && !g->ignore_eos; i++)
+        call->stop_ids[call->n_stop_ids++] = model->stop_ids[i];
+    for (int i = 0; call->stop_ids && i < g->n_stop_ids; i++)
+        call->stop_ids[call->n_stop_ids++] = g->stop_ids[i];
+    return call->stop_ids;
 }
 
 static void fill_generation(struct call *call, const struct call_prompt *prompt,
@@ -391,8 +398,9 @@ static void fill_generation(struct call *call, const struct call_prompt *prompt,
         .n_top = top_of(call),
         .prompt_logprobs = prompt->echo && top_of(call) >= 0,
         .guide = choice->guide.next ? &choice->guide : NULL,
+        .stop_ids = call->stop_ids,
+        .n_stop_ids = call->n_stop_ids,
     };
-    options->stop_ids = stop_ids_of(call, &options->n_stop_ids);
 }
 
 /* Whether the answer begins in a thought. */
@@ -474,7 +482,7 @@ static enum status submit(struct call *call, const struct call_prompt *prompts, 
     struct job **jobs = calloc((size_t)call->n, sizeof *jobs);
     struct openai_integer given_seed = call->generation->seed;
     uint64_t seed = given_seed.given ? (uint64_t)given_seed.value : nonce * 0x9e3779b97f4a7c15;
-    enum status status = options && jobs && find_tool_names(call)
+    enum status status = options && jobs && find_tool_names(call) && find_stop_ids(call)
                              ? STATUS_OK
                              : error_no_memory(error, "the request");
     for (int i = 0; i < call->n && status == STATUS_OK; i++) {

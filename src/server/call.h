@@ -20,6 +20,8 @@ struct call {
     struct call_part *parts; /* [n] what of them is gathered, when nothing is streamed */
     const char **tool_names; /* [n_tool_names], those that may have to be called */
     int n_tool_names;
+    int32_t *stop_ids; /* [n_stop_ids] */
+    int n_stop_ids;
     int n, per_prompt;
     double arrived, sent; /* in the clock's seconds; sent: something, to keep the client awake */
     struct bytes *out;    /* of the producer's call that is under way */

@@ -29,6 +29,9 @@ enum status choice_init(struct choice *choice, const struct model *model,
 {
     choice->options = *options;
     choice->model = model;
+    bytes_append(&choice->echo, options->echo, options->echo_length);
+    if (choice->echo.failed)
+        return error_no_memory(error, "the prompt");
     return output_init(&choice->output, model, &options->output, on_event, choice, error);
 }
 
@@ -38,6 +41,7 @@ void choice_clear(struct choice *choice)
     output_clear(&choice->output);
     steering_clear(&choice->steering);
     bytes_clear(&choice->logprobs);
+    bytes_clear(&choice->echo);
     openai_text_logprobs_clear(&choice->text_logprobs);
     *choice = (struct choice){0};
 }
@@ -90,8 +94,8 @@ static bool is_content(const struct choice *choice, int32_t token)
 /* The prompt's text, with the logprobs that came for it. */
 static void echo(struct choice *choice)
 {
-    if (choice->options.echo && !choice->echoed)
-        deliver_text(choice, choice->options.echo, choice->options.echo_length);
+    if (choice->echo.length > 0 && !choice->echoed)
+        deliver_text(choice, choice->echo.data, choice->echo.length);
     choice->echoed = true;
 }
 

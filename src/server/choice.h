@@ -20,7 +20,7 @@ struct choice_options {
     int index;
     bool chat;           /* else raw text: logprobs in the form of text completions */
     bool logprobs;
-    const char *echo;    /* text that comes before the answer, borrowed; NULL: none */
+    const char *echo;    /* text that comes before the answer, copied; NULL: none */
     size_t echo_length;
     struct output_options output;
     struct choice_sink sink;
@@ -38,6 +38,7 @@ struct choice {
     struct guide guide;
     struct generation_figures figures; /* as of the end */
     int32_t completion_tokens;
+    struct bytes echo; /* what comes before the answer */
     bool echoed, has_content;
     bool done, failed; /* failed: see problem */
     enum reply_finish finish;
