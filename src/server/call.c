@@ -156,7 +156,9 @@ static void note(struct call *call, bool gone)
             metrics_count_generation(&call->service->metrics, &call->choices[i].figures,
                                      call->arrived);
         if (!call->choices[i].done || call->choices[i].failed)
-            finish = call->choices[i].news.overflowed ? "slow reader" : gone ? "cancelled" : "error";
+            finish = call->choices[i].news.overflowed ? "slow reader"
+                     : gone                           ? "cancelled"
+                                                      : "error";
     }
     request_log_note(&(struct request_facts){
         .prompt = usage.prompt_tokens,
@@ -255,8 +257,7 @@ static void print_start(struct call *call)
 static void print_finish(struct call *call, struct choice *choice, bool last)
 {
     const struct openai_timings timings = timings_of(call);
-    const struct openai_timings *shown =
-        last && !call->generation->include_usage ? &timings : NULL;
+    const struct openai_timings *shown = last && !call->generation->include_usage ? &timings : NULL;
     int index = choice->options.index;
     if (choice->logprobs.length > 0 || choice->text_logprobs.tokens.length > 0)
         stream(call, choice, &(struct reply_event){.kind = REPLY_CONTENT, .data = "", .call = -1});
@@ -295,8 +296,8 @@ static void print_comments(struct call *call)
     const struct job_news *news = &call->choices[0].news;
     const struct generation_figures *figures = &news->figures;
     int64_t read = figures->cached + figures->read;
-    if (call->generation->return_progress && news->phase == JOB_READING &&
-        read != call->progress && read <= figures->prompt) {
+    if (call->generation->return_progress && news->phase == JOB_READING && read != call->progress &&
+        read <= figures->prompt) {
         call->progress = read;
         sse_progress(figures->prompt, read, figures->cached, call->out);
     }
@@ -406,8 +407,7 @@ static void fill_generation(struct call *call, const struct call_prompt *prompt,
 /* Whether the answer begins in a thought. */
 static bool thinks(const struct call *call)
 {
-    return call->chat &&
-           call->chat_request.conversation.options.enable_thinking != TEMPLATE_FALSE;
+    return call->chat && call->chat_request.conversation.options.enable_thinking != TEMPLATE_FALSE;
 }
 
 static enum status init_choice(struct call *call, const struct call_prompt *prompt, int index,
@@ -488,8 +488,8 @@ static enum status submit(struct call *call, const struct call_prompt *prompts, 
     for (int i = 0; i < call->n && status == STATUS_OK; i++) {
         const struct call_prompt *prompt = &prompts[i / call->per_prompt];
         status = init_choice(call, prompt, i, error);
-        fill_generation(call, prompt, &call->choices[i],
-                        seed + (uint64_t)i * 0xbf58476d1ce4e5b9, &options[i]);
+        fill_generation(call, prompt, &call->choices[i], seed + (uint64_t)i * 0xbf58476d1ce4e5b9,
+                        &options[i]);
     }
     if (status == STATUS_OK)
         status = scheduler_submit(call->service->scheduler, options, call->n, jobs, error);
@@ -512,9 +512,9 @@ bool call_submit(struct call *call, const struct call_prompt *prompts, int n, in
         return openai_problem_from(&call->problem, &error, NULL);
     }
     call->n = n * per_prompt;
-    enum openai_kind kind = !call->chat                  ? OPENAI_TEXT
+    enum openai_kind kind = !call->chat                ? OPENAI_TEXT
                             : call->generation->stream ? OPENAI_CHAT_CHUNK
-                                                         : OPENAI_CHAT;
+                                                       : OPENAI_CHAT;
     openai_answer_init(&call->answer, kind, nonce, (int64_t)time(NULL), call->service->id,
                        call->service->fingerprint);
     call->answer.include_usage = call->generation->include_usage;

@@ -16,7 +16,7 @@ struct call {
     struct openai_completion_request text_request;
     const struct openai_generation *generation; /* that one's */
     struct openai_answer answer;
-    struct choice *choices; /* [n] */
+    struct choice *choices;  /* [n] */
     struct call_part *parts; /* [n] what of them is gathered, when nothing is streamed */
     const char **tool_names; /* [n_tool_names], those that may have to be called */
     int n_tool_names;

@@ -6,14 +6,12 @@
 static void set_thinking(struct call *call)
 {
     enum template_flag *thinking = &call->chat_request.conversation.options.enable_thinking;
-    if (*thinking == TEMPLATE_UNDEFINED &&
-        call->service->defaults.thinking == CALLA_THINKING_OFF)
+    if (*thinking == TEMPLATE_UNDEFINED && call->service->defaults.thinking == CALLA_THINKING_OFF)
         *thinking = TEMPLATE_FALSE;
 }
 
 static enum status encode(const struct call *call, const struct prompt *prompt,
-                          struct token_list *ids, struct prefix_places *places,
-                          struct error *error)
+                          struct token_list *ids, struct prefix_places *places, struct error *error)
 {
     const struct model *model = &call->service->model;
     struct token_list lengths = {0};
@@ -36,8 +34,8 @@ static bool submit(struct call *call)
     struct token_list ids = {0};
     struct call_prompt first = {.ids = &ids};
     struct error error;
-    bool done = openai_conversation_render(&call->chat_request.conversation, &prompt,
-                                           &call->problem);
+    bool done =
+        openai_conversation_render(&call->chat_request.conversation, &prompt, &call->problem);
     if (done && encode(call, &prompt, &ids, &first.places, &error) != STATUS_OK)
         done = openai_problem_from(&call->problem, &error, "messages");
     const struct openai_integer n = call->generation->n;

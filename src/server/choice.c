@@ -58,8 +58,7 @@ static struct openai_logprob logprob_of(const struct choice *choice, int32_t tok
 static void note_logprob(struct choice *choice, const struct generated *generated)
 {
     struct openai_logprob top[TOP_MAX];
-    const struct openai_logprob token =
-        logprob_of(choice, generated->token, generated->logprob);
+    const struct openai_logprob token = logprob_of(choice, generated->token, generated->logprob);
     for (int i = 0; i < generated->n_top; i++)
         top[i] = logprob_of(choice, generated->top[i].token, generated->top[i].logprob);
     if (choice->options.chat)
@@ -69,8 +68,8 @@ static void note_logprob(struct choice *choice, const struct generated *generate
                             generated->n_top > 0 ? generated->n_top : 0);
 }
 
-/* Whether a token, before it is pushed, stands for content: not for reasoning, a tag, a call, or the
- * line breaks behind a thought, which are no part of the answer. */
+/* Whether a token, before it is pushed, stands for content: not for reasoning, a tag, a call, or
+ * the line breaks behind a thought, which are no part of the answer. */
 static bool is_content(const struct choice *choice, int32_t token)
 {
     const struct output *output = &choice->output;
@@ -141,9 +140,9 @@ static void finish(struct choice *choice)
         return;
     }
     echo(choice);
-    choice->output.end =
-        news->phase == JOB_ENDED && news->end == GENERATION_LENGTH ? REPLY_END_LENGTH
-                                                                   : REPLY_END_STOP;
+    choice->output.end = news->phase == JOB_ENDED && news->end == GENERATION_LENGTH
+                             ? REPLY_END_LENGTH
+                             : REPLY_END_STOP;
     if (output_finish(&choice->output, false, &choice->finish, &error) != STATUS_OK) {
         choice->failed = true;
         openai_problem_from(&choice->problem, &error, NULL);

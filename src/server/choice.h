@@ -1,5 +1,5 @@
-/* One choice of an answer: a job's tokens made into text, reasoning, calls and logprobs, and given to
- * whoever gathers or streams them. */
+/* One choice of an answer: a job's tokens made into text, reasoning, calls and logprobs, and given
+ * to whoever gathers or streams them. */
 #pragma once
 
 #include "engine/scheduler.h"
@@ -18,9 +18,9 @@ struct choice_sink {
 
 struct choice_options {
     int index;
-    bool chat;           /* else raw text: logprobs in the form of text completions */
+    bool chat; /* else raw text: logprobs in the form of text completions */
     bool logprobs;
-    const char *echo;    /* text that comes before the answer, copied; NULL: none */
+    const char *echo; /* text that comes before the answer, copied; NULL: none */
     size_t echo_length;
     struct output_options output;
     struct choice_sink sink;
@@ -32,8 +32,8 @@ struct choice {
     struct job *job;
     struct job_news news;
     struct output output;
-    struct bytes logprobs;                      /* entries of chat content not delivered yet */
-    struct openai_text_logprobs text_logprobs;  /* the same of a text */
+    struct bytes logprobs;                     /* entries of chat content not delivered yet */
+    struct openai_text_logprobs text_logprobs; /* the same of a text */
     struct steering steering;
     struct guide guide;
     struct generation_figures figures; /* as of the end */

@@ -88,14 +88,12 @@ static bool submit(struct call *call)
     struct error error;
     struct raw *raws = calloc(request->n_prompts, sizeof *raws);
     struct call_prompt *prompts = calloc(request->n_prompts, sizeof *prompts);
-    enum status status =
-        raws && prompts ? STATUS_OK : error_no_memory(&error, "the prompts");
+    enum status status = raws && prompts ? STATUS_OK : error_no_memory(&error, "the prompts");
     for (size_t i = 0; i < request->n_prompts && status == STATUS_OK; i++)
         status = make(call, &request->prompts[i], &raws[i], &prompts[i], &error);
-    bool done = status == STATUS_OK
-                    ? call_submit(call, prompts, (int)request->n_prompts,
-                                  n.given ? (int)n.value : 1)
-                    : openai_problem_from(&call->problem, &error, "prompt");
+    bool done = status == STATUS_OK ? call_submit(call, prompts, (int)request->n_prompts,
+                                                  n.given ? (int)n.value : 1)
+                                    : openai_problem_from(&call->problem, &error, "prompt");
     for (size_t i = 0; raws && i < request->n_prompts; i++) {
         token_list_clear(&raws[i].ids);
         bytes_clear(&raws[i].echo);

@@ -9,3 +9,8 @@ void problem_answer(struct http_exchange *exchange, const struct openai_problem 
     http_problem(exchange, (unsigned)problem->status, problem->type,
                  problem->param[0] ? problem->param : NULL, problem->code, problem->message);
 }
+
+void problem_no_memory(struct http_exchange *exchange)
+{
+    http_problem(exchange, 500, "server_error", NULL, NULL, "out of memory for the request");
+}

@@ -39,8 +39,7 @@ static void print_text(const struct http_record *record, const char *when, struc
     bytes_format(out, "%s %s %s %s %u", when, record->id, record->method, record->path,
                  record->status);
     if (noted.noted)
-        bytes_format(out,
-                     " prompt %lld cached %lld generated %lld %.1f tok/s finish %s",
+        bytes_format(out, " prompt %lld cached %lld generated %lld %.1f tok/s finish %s",
                      (long long)facts->prompt, (long long)facts->cached,
                      (long long)facts->generated, speed(facts), facts->finish);
     bytes_format(out, " %.3f s%s%s", record->seconds, record->client_gone ? " client gone" : "",
@@ -64,8 +63,9 @@ static void print_json(const struct http_record *record, const char *when, struc
     print_member("peer", record->peer, out);
     print_member("method", record->method, out);
     print_member("path", record->path, out);
-    bytes_format(out, ",\"status\":%u,\"bytes\":%llu,\"seconds\":%.6f,\"client_gone\":%s,"
-                      "\"timed_out\":%s",
+    bytes_format(out,
+                 ",\"status\":%u,\"bytes\":%llu,\"seconds\":%.6f,\"client_gone\":%s,"
+                 "\"timed_out\":%s",
                  record->status, (unsigned long long)record->bytes, record->seconds,
                  record->client_gone ? "true" : "false", record->timed_out ? "true" : "false");
     if (noted.noted) {

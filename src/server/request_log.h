@@ -7,7 +7,7 @@
 struct request_facts {
     int64_t prompt, cached, generated; /* tokens */
     double decode_seconds;
-    const char *finish; /* a literal */
+    const char *finish;  /* a literal */
     const char *problem; /* why it failed, copied; NULL: it did not */
 };
 

@@ -138,8 +138,8 @@ static enum status set_defaults(struct service *service, struct error *error)
 
 enum status service_open(struct service *service, struct error *error)
 {
-    enum status status = backend_check(service->options.ops, service->options.threads,
-                                       service->options.cpu, error);
+    enum status status =
+        backend_check(service->options.ops, service->options.threads, service->options.cpu, error);
     if (status == STATUS_OK)
         status = model_open(service->options.path, &service->model, error);
     if (status == STATUS_OK)
@@ -171,4 +171,10 @@ void service_close(struct service *service)
     engine_close(&service->engine);
     model_close(&service->model);
     metrics_clear(&service->metrics);
+}
+
+struct openai_limits service_limits(const struct service *service)
+{
+    return (struct openai_limits){.body_size = SERVICE_BODY_MAX,
+                                  .vocabulary = tokenizer_size(service->model.tokenizer)};
 }
