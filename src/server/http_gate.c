@@ -164,7 +164,9 @@ static void choose_route(struct http_exchange *exchange)
 /* No type, and text/plain, which browsers send without asking first, may well be JSON. */
 static bool may_be_json(const char *type)
 {
-    static const char *const fine[] = {"", "application/json", "text/json", "text/plain"};
+    static const char *const fine[] = {"", "application/json", "text/json", "text/plain",
+                                       /* what curl -d says unless it is told otherwise */
+                                       "application/x-www-form-urlencoded"};
     size_t length = type ? strcspn(type, ";") : 0;
     while (length > 0 && isspace((unsigned char)type[length - 1]))
         length--;
