@@ -27,7 +27,7 @@ def answers(replay, text, messages="Hello.", **fields):
         now = replay.chat(messages, **fields)
         streamed = replay.stream(messages, **fields, stream_options={"include_usage": True})
         assert comparable(streamed) == comparable(now)
-        if whole and "max_tokens" not in fields:
+        if whole and not {"max_tokens", "thinking_budget"} & set(fields):
             assert comparable(now, usage=False) == comparable(whole, usage=False)
         whole = whole or now
     return whole
@@ -186,13 +186,11 @@ def assistant_end():
         {"type": "function", "function": {"name": "get_weather"}}]}}, {"get_weather"})])
 @pytest.mark.parametrize("thinking", [True, False])
 def test_row_36_a_call_is_forced(replay, choice, names, thinking):
-    """The model wants to say something else, and would end without a call."""
-    replay.say("No.\n</think>\n\nI will not call anything, whatever you say.")
-    whole = replay.chat("Hello.", **TOOLS, tool_choice=choice, enable_thinking=thinking,
-                        max_tokens=60)
-    replay.say("No.\n</think>\n\nI will not call anything, whatever you say.")
-    streamed = replay.stream("Hello.", **TOOLS, tool_choice=choice, enable_thinking=thinking,
-                             max_tokens=60)
+    """The model never begins a call, it only closes what was begun for it."""
+    replay.say(("No.\n</think>\n\n" if thinking else "") + "</tool_call>" * 40)
+    fields = {**TOOLS, "tool_choice": choice, "enable_thinking": thinking, "max_tokens": 60,
+              "parallel_tool_calls": False}
+    whole, streamed = replay.chat("Hello.", **fields), replay.stream("Hello.", **fields)
     assert comparable(whole, usage=False) == comparable(streamed, usage=False)
     assert {name for name, _ in calls(whole)} and {name for name, _ in calls(whole)} <= names
     assert finish(whole) == "tool_calls" and not text_of(whole)
@@ -265,7 +263,7 @@ def test_usage_counts_tags_and_the_end(replay):
 
 # ---- text ----------------------------------------------------------------------------------------
 
-CHARACTERS = "👩‍👩‍👧‍👦 🏳️‍🌈 สวัสดีครับ नमस्ते क्षत्रिय 𠮷野家 龘 e\u0301 한국어 \U0001F1EA\U0001F1FA"
+CHARACTERS = "👩‍👩‍👧‍👦 🏳️‍🌈 สวัสดีครับ नमस्ते क्षत्रिय 𠮷野家 龘 é 한국어 \U0001F1EA\U0001F1FA"
 
 
 def test_row_51_characters_are_never_split(replay):
@@ -273,7 +271,7 @@ def test_row_51_characters_are_never_split(replay):
     events = replay.events("/v1/chat/completions", chat_body("Emoji.", **OFF))
     pieces = [event["choices"][0]["delta"].get("content", "") for event in events]
     assert "".join(pieces) == CHARACTERS and "\ufffd" not in "".join(pieces)
-    assert len([piece for piece in pieces if piece]) == len(CHARACTERS)
+    assert {len(piece.strip(" ")) for piece in pieces if piece} == {1}  # as early as can be
     answer = answers(replay, CHARACTERS, **OFF)
     assert text_of(answer) == CHARACTERS
     thought = answers(replay, CHARACTERS + "\n</think>\n\n" + CHARACTERS)
@@ -357,18 +355,16 @@ def test_stop_token_ids(replay):
 
 
 def test_device_error_before_and_in_a_stream(replay):
-    """A failed step is tried once more for each row alone; what fails then is an error event, and
-    the next request works."""
+    """It says what failed, in a stream as an event, and the next request works."""
     replay.say("Hello there, how are you?", fail_at=3)
     reply = replay.post("/v1/chat/completions", chat_body("Hello.", **OFF))
-    if reply.status == 200:
-        pytest.fail("the failing step was passed over")
     assert reply.status == 500 and reply.error()["type"] == "server_error"
+    assert reply.error()["message"] == "replay: the device failed"
     assert reply.headers["x-should-retry"] == "false"
     with pytest.raises(openai.APIError) as caught:
         for _ in replay.client().chat.completions.create(**chat_body("Hello."), stream=True):
             pass
-    assert "replay" in caught.value.message
+    assert caught.value.message == "replay: the device failed"
     raw = replay.post("/v1/chat/completions", chat_body("Hello.", stream=True))
     assert raw.status == 200 and raw.text.endswith("data: [DONE]\n\n")
     assert set(json.loads(raw.text.split("data: ")[-2])["error"]) == {
