@@ -9,8 +9,7 @@ bool steering_is_needed(const struct steering_options *options)
     return (options->thinking && options->thinking_budget >= 0) || options->call;
 }
 
-/* Whether the thought has no more room than its last line break needs; one of nothing needs none.
- */
+/* Whether the thought has no more room than its last line break needs. */
 static bool is_spent(const struct steering *s)
 {
     int32_t last = s->newline >= 0 ? 1 : 0;
