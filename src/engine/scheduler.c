@@ -73,6 +73,9 @@ static void take_out(struct scheduler *s, int i, struct sequence *sequence)
     s->idle[s->n_idle++] = sequence;
     for (s->n_running--; i < s->n_running; i++)
         s->running[i] = s->running[i + 1];
+    pthread_mutex_lock(&s->mutex);
+    s->figures.running--; /* before anybody hears that the job has ended */
+    pthread_mutex_unlock(&s->mutex);
 }
 
 static void end_job(struct scheduler *s, int i)
@@ -107,10 +110,12 @@ static void admit(struct scheduler *s)
     for (;;) {
         pthread_mutex_lock(&s->mutex);
         struct job *job = pop(s, s->n_idle > 0 && !(s->full && s->n_running > 0));
+        bool cancelled = job && atomic_load(&job->cancel);
+        s->figures.running += job && !cancelled;
         pthread_mutex_unlock(&s->mutex);
         if (!job)
             return;
-        if (atomic_load(&job->cancel)) {
+        if (cancelled) {
             generation_stop(job->generation, NULL);
             job_end(job);
             job_unref(job);
@@ -259,7 +264,6 @@ static void cancel_all(struct scheduler *s)
 static bool wait_for_work(struct scheduler *s)
 {
     pthread_mutex_lock(&s->mutex);
-    s->figures.running = s->n_running;
     prefix_cache_read_figures(s->cache, &s->figures.cache);
     while (s->n_running == 0 && !s->first && !s->stopping)
         pthread_cond_wait(&s->changed, &s->mutex);
