@@ -49,5 +49,7 @@ struct choice {
 enum status choice_init(struct choice *choice, const struct model *model,
                         const struct choice_options *options, struct error *error);
 void choice_clear(struct choice *choice);
+/* Lets go of the job, which is cancelled; what it borrows of the choice must stay until it ends. */
+void choice_abandon(struct choice *choice);
 /* Waits at most `seconds` for something to happen and passes it on; gives the number of tokens. */
 int choice_pump(struct choice *choice, double seconds);
