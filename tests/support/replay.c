@@ -27,7 +27,8 @@ static enum status replay_open(const struct backend_options *options, struct bac
     if (!b)
         return error_no_memory(error, "replay");
     int chunk = replay.max_chunk ? replay.max_chunk : 16;
-    b->base = (struct backend){&backend_replay, {.max_rows = chunk, .max_chunk = chunk}};
+    b->base =
+        (struct backend){.ops = &backend_replay, .limits = {.max_rows = chunk, .max_chunk = chunk}};
     b->shape = options->weights->shape;
     b->n_valid_ids = options->n_valid_ids;
     b->context = options->context;
