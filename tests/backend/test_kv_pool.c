@@ -194,6 +194,34 @@ static void test_sharers_copy_the_last_page(void **state)
         reset(&backend, &sequences[i].base);
 }
 
+static void test_no_needless_copy(void **state)
+{
+    (void)state;
+    struct kv_sequence *a = &sequences[0], *b = &sequences[1];
+    assert_int_equal(append(a, 100, 1), STATUS_OK);
+    struct kv_hold *held = hold(a, 100);
+    assert_int_equal(kv_go_to(&a->base, 50, NULL), STATUS_OK);
+    assert_int_equal(append(a, 1, 2), STATUS_OK);
+    assert_int_equal(copies, 1);
+    attach(b, held, 100); /* the page that a has left */
+    assert_int_equal(append(b, 1, 3), STATUS_OK);
+    assert_int_equal(copies, 1);
+    reset(&backend, &a->base);
+    kv_pool_release(&backend, held);
+    assert_int_equal(kv_go_to(&b->base, 20, NULL), STATUS_OK); /* its own, now */
+    assert_int_equal(append(b, 10, 4), STATUS_OK);
+    held = hold(b, 25);
+    assert_int_equal(kv_go_to(&b->base, 25, NULL), STATUS_OK);
+    assert_int_equal(append(b, 1, 5), STATUS_OK);
+    assert_int_equal(copies, 1);
+    attach(a, held, 25);
+    assert_rows(a, 0, 20, 1);
+    assert_rows(a, 20, 25, 4);
+    reset(&backend, &a->base);
+    kv_pool_release(&backend, held);
+    reset(&backend, &b->base);
+}
+
 static void test_two_of_one_step(void **state)
 {
     (void)state;
@@ -263,6 +291,11 @@ static void test_reserve(void **state)
     assert_int_equal(kv_pool_reserve(&backend, &a->base, CAPACITY, NULL), STATUS_OK);
     assert_int_equal(kv_go_to(&a->base, 5, NULL), STATUS_OK); /* ends the promise */
     assert_int_equal(append(a, 1, 6), STATUS_OK);
+    assert_usage(PAGES - 2, 0);
+    assert_int_equal(kv_pool_reserve(&backend, &a->base, CAPACITY, NULL), STATUS_OK);
+    assert_int_equal(kv_write_begin(&backend, &a->base, 6, 1, NULL), STATUS_OK);
+    assert_usage(PAGES - 5, 0);
+    assert_int_equal(kv_write_begin(&backend, &a->base, 6, 0, NULL), STATUS_OK); /* drops a row */
     assert_usage(PAGES - 2, 0);
     reset(&backend, &a->base);
     reset(&backend, &b->base);
@@ -508,6 +541,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         POOL_TEST(test_the_writer_appends_without_a_copy),
         POOL_TEST(test_sharers_copy_the_last_page),
+        POOL_TEST(test_no_needless_copy),
         POOL_TEST(test_two_of_one_step),
         POOL_TEST(test_reserve),
         POOL_TEST(test_refusals),
