@@ -134,6 +134,8 @@ struct sequence *generation_finish(struct generation *g)
     struct sequence *sequence = g->sequence;
     if (sequence && !sequence->broken && sequence->position > g->figures.prompt)
         prefix_cache_save(g->cache, sequence, g->tokens, PREFIX_END);
+    if (sequence && !sequence->broken)
+        prefix_cache_store(g->cache, g->tokens, sequence->position);
     g->sequence = NULL;
     return sequence;
 }
