@@ -25,7 +25,7 @@ BACKENDS ?= cpu ref
 BUILD    ?= build$(if $(ASAN),-asan)$(if $(TSAN),-tsan)$(if $(DEBUG),-debug)$(if $(STATIC),-static)
 PKG_CONFIG ?= pkg-config
 LIBRARY_PACKAGES := jansson libutf8proc nettle
-PACKAGES := $(LIBRARY_PACKAGES) libedit # and those that the program alone needs
+PACKAGES := $(LIBRARY_PACKAGES) libedit libmicrohttpd # and those that the program alone needs
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
@@ -63,7 +63,8 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototy
 PACKAGE_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES))
 SHARED_LIBS    := $(shell $(PKG_CONFIG) --libs $(PACKAGES))
 # the same libraries as paths of archives: not every linker understands -l:libNAME.a. libedit's
-# archive needs others, which its package names, and libbsd's needs libmd.
+# archive needs others, which its package names, and libbsd's needs libmd. What libmicrohttpd's needs
+# for TLS, which is not used, has no archives in Debian: NO_TLS stands in for it.
 STATIC_NAMES   = $(shell $(PKG_CONFIG) --libs-only-l $(if $(filter libedit,$(1)),--static) $(1))
 STATIC_LIBS    := $(foreach package,$(PACKAGES),$(patsubst -l%,$(shell $(PKG_CONFIG) \
     --variable=libdir $(package))/lib%.a,$(patsubst -lbsd,-lbsd -lmd,$(call STATIC_NAMES,$(package)))))
@@ -74,7 +75,8 @@ STATIC_LIBS    := $(foreach package,$(PACKAGES),$(patsubst -l%,$(shell $(PKG_CON
 override CFLAGS += -std=c17 -D_GNU_SOURCE -pthread -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing \
     $(WARNINGS) -Isrc -Iinclude -MMD -MP -DCALLA_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS)
 override CFLAGS += $(patsubst %,-DBACKEND_%,$(shell echo $(BACKENDS) | tr a-z A-Z))
-LDLIBS := $(if $(STATIC),$(STATIC_LIBS),$(SHARED_LIBS)) -lm -lpthread
+NO_TLS := $(if $(STATIC),$(BUILD)/no_tls.o)
+LDLIBS := $(if $(STATIC),$(STATIC_LIBS) $(NO_TLS),$(SHARED_LIBS)) -lm -lpthread
 ifdef DEBUG
 override CFLAGS += -O0
 endif
@@ -136,6 +138,15 @@ all: $(BUILD)/calla
 
 $(BUILD)/calla: $(OBJECTS)
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(OUTPUT) $(OBJECTS) $(LDLIBS) $(DONE)
+
+# each function of TLS that libmicrohttpd's archive names, as one that fails
+NM ?= nm
+$(BUILD)/no_tls.o: $(filter %/libmicrohttpd.a,$(STATIC_LIBS))
+	@mkdir -p $(@D)
+	$(call say,CC,$@)$(NM) -u $< 2>/dev/null | \
+	    sed -n 's/^[ U_]*\(gnutls_[a-z0-9_]*\)$$/int \1(void) { return -1; }/p' | sort -u > $(@:.o=.c) && \
+	    $(CC) -fPIC -c $(OUTPUT) $(@:.o=.c) $(DONE)
+$(BUILD)/calla $(BUILD)/internal.a $(BUILD)/libcalla.a: | $(NO_TLS)
 
 # everything but main, with its inner names: what tests and benches link
 $(BUILD)/internal.a: $(PARTS)

@@ -65,8 +65,9 @@ missing() {
         pkg-config --exists libutf8proc || echo utf8proc
         pkg-config --exists nettle || echo nettle
         pkg-config --exists libedit || echo libedit
+        pkg-config --exists libmicrohttpd || echo libmicrohttpd
     else
-        echo pkg-config jansson utf8proc nettle libedit
+        echo pkg-config jansson utf8proc nettle libedit libmicrohttpd
     fi
     [ "$set" = test ] || return 0
     any /usr/include/cmocka.h /usr/local/include/cmocka.h /opt/homebrew/include/cmocka.h || echo cmocka
@@ -98,6 +99,7 @@ apt_package() {
     utf8proc) echo libutf8proc-dev ;;
     nettle) echo nettle-dev ;;
     libedit) echo libedit-dev ;;
+    libmicrohttpd) echo libmicrohttpd-dev ;;
     cmocka) echo libcmocka-dev ;;
     simde) echo libsimde-dev ;;
     # of the version that is, or with it will be, installed as `clang`
@@ -132,6 +134,7 @@ dnf_package() {
     utf8proc) echo utf8proc-devel ;;
     nettle) echo nettle-devel ;;
     libedit) echo libedit-devel ;;
+    libmicrohttpd) echo libmicrohttpd-devel ;;
     cmocka) echo libcmocka-devel ;;
     simde) echo simde-devel ;;
     clang-runtime) echo compiler-rt ;;

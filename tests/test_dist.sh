@@ -5,7 +5,7 @@ make_program=${MAKE:-make}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
-for package in jansson libutf8proc nettle; do
+for package in jansson libutf8proc nettle libmicrohttpd; do
     name=$(pkg-config --libs-only-l "$package" | sed 's/^-l\([^ ]*\).*/\1/')
     if [ ! -f "$(pkg-config --variable=libdir "$package")/lib$name.a" ]; then
         echo "skipped: there is no lib$name.a on this system, so no static program"

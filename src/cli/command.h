@@ -15,9 +15,9 @@ struct command {
     const char *details; /* more for --help: lines that end with a newline, or NULL */
 };
 
-extern const struct command command_run, command_chat, command_bench, command_perplexity,
-    command_compare, command_doctor, command_score, command_inspect, command_tokenize,
-    command_detokenize, command_render, command_parse, command_synth;
+extern const struct command command_run, command_chat, command_serve, command_bench,
+    command_perplexity, command_compare, command_doctor, command_score, command_inspect,
+    command_tokenize, command_detokenize, command_render, command_parse, command_synth;
 
 /* "calla: MESSAGE" on stderr. A message of the library that begins with the name of a field begins
  * with its option here. */

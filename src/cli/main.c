@@ -12,20 +12,18 @@
 #endif
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat,
-    &command_bench,    &command_perplexity,
-    &command_compare,  &command_doctor,
-    &command_score,    &command_inspect,
-    &command_tokenize, &command_detokenize,
-    &command_render,   &command_parse,
-    &command_synth,    NULL,
+    &command_run,        &command_chat,   &command_serve, &command_bench,   &command_perplexity,
+    &command_compare,    &command_doctor, &command_score, &command_inspect, &command_tokenize,
+    &command_detokenize, &command_render, &command_parse, &command_synth,   NULL,
 };
 
 void command_complain(const char *message)
 {
     static const struct {
         const char *field, *option;
-    } names[] = {{"max_context: ", "--max-context: "}, {"cache: ", "--cache: "}};
+    } names[] = {{"max_context: ", "--max-context: "},
+                 {"cache: ", "--cache: "},
+                 {"parallel: ", "--parallel: "}};
     const char *option = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t length = strlen(names[i].field);

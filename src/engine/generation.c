@@ -137,6 +137,8 @@ struct sequence *generation_finish(struct generation *g)
     struct sequence *sequence = g->sequence;
     if (sequence && !sequence->broken && sequence->position > g->figures.prompt)
         prefix_cache_save(g->cache, sequence, g->tokens, PREFIX_END);
+    if (sequence && !sequence->broken)
+        prefix_cache_store(g->cache, g->tokens, sequence->position);
     g->sequence = NULL;
     return sequence;
 }
@@ -236,8 +238,9 @@ static enum status draw_and_emit(struct generation *g, const struct ranked *rank
         guide->add(guide->context, out.token);
     if (g->figures.generated++ == 0)
         g->figures.first = clock_seconds();
+    out.stops = is_stop(g, out.token);
     g->options.emit(g->options.context, &out);
-    if (is_stop(g, out.token))
+    if (out.stops)
         finish(g, GENERATION_STOPPED);
     else if (g->figures.generated == g->limit)
         finish(g, GENERATION_LENGTH);

@@ -23,6 +23,7 @@
 struct generated {
     int32_t token;
     bool in_prompt;
+    bool stops;    /* one of the stop ids: the last token */
     float logprob; /* natural logarithm, of the model's own distribution; with n_top >= 0 */
     int n_top;     /* -1: no logprobs wanted; in_prompt: -1 for the first token, which has none */
     struct {

@@ -257,7 +257,10 @@ static bool wait_for_work(struct scheduler *s)
     pthread_mutex_lock(&s->mutex);
     s->figures.running = s->n_running;
     prefix_cache_read_figures(s->cache, &s->figures.cache);
-    while (s->n_running == 0 && !s->first && !s->stopping)
+    if (s->options.disk)
+        disk_cache_read_figures(s->options.disk, &s->figures.disk);
+    while (s->n_running == 0 && !s->first && !s->stopping &&
+           !(s->options.disk && disk_cache_has_work(s->options.disk)))
         pthread_cond_wait(&s->changed, &s->mutex);
     if (s->cancelling)
         cancel_all(s);
@@ -275,6 +278,8 @@ static void *run(void *context)
         read_chunk(s);
         decode(s);
         sweep(s);
+        if (s->options.disk)
+            disk_cache_work(s->options.disk);
     }
     pthread_mutex_lock(&s->mutex);
     s->started = false;
@@ -363,6 +368,13 @@ void scheduler_free(struct scheduler *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->mutex);
     free(s);
+}
+
+void scheduler_wake(struct scheduler *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 void scheduler_read_figures(struct scheduler *s, struct scheduler_figures *out)

@@ -18,10 +18,11 @@ struct scheduler;
 struct job;
 
 struct scheduler_options {
-    int parallel;         /* sequences, as many as the engine was planned for; <= its max_rows */
-    int queue;            /* jobs that may wait */
-    int mailbox;          /* tokens a job may be ahead of its reader; more cancel it */
-    double chunk_seconds; /* of one prompt's chunk */
+    int parallel;            /* sequences, as many as the engine was planned for; <= its max_rows */
+    int queue;               /* jobs that may wait */
+    int mailbox;             /* tokens a job may be ahead of its reader; more cancel it */
+    double chunk_seconds;    /* of one prompt's chunk */
+    struct disk_cache *disk; /* the prefix cache's; NULL: none */
 };
 
 /* Counted since the start. */
@@ -34,6 +35,7 @@ struct scheduler_figures {
     int64_t failed_steps;        /* that the device failed */
     double read_seconds, decode_seconds;
     struct prefix_cache_figures cache;
+    struct disk_cache_figures disk; /* zeros without one */
 };
 
 /* The engine must be open; it, and the cache, are the scheduler's until it is freed. */
@@ -45,6 +47,8 @@ enum status scheduler_new(struct engine *engine, struct prefix_cache *cache,
 void scheduler_stop(struct scheduler *scheduler, double grace);
 /* After scheduler_stop; jobs that are still held stay valid. */
 void scheduler_free(struct scheduler *scheduler);
+/* The disk cache has work: any thread. */
+void scheduler_wake(struct scheduler *scheduler);
 void scheduler_read_figures(struct scheduler *scheduler, struct scheduler_figures *out);
 
 /* ---- jobs: any thread ------------------------------------------------------------------------ */

@@ -58,8 +58,8 @@ enum status output_init(struct output *output, const struct model *model,
                         const struct output_options *options, output_sink *sink, void *context,
                         struct error *error)
 {
-    *output = (struct output){
-        .model = model, .options = *options, .sink = sink, .context = context};
+    *output =
+        (struct output){.model = model, .options = *options, .sink = sink, .context = context};
     detokenizer_init(&output->detokenizer, model->tokenizer, true);
     stop_matcher_init(&output->stop, options->stop, options->n_stop);
     for (int tag = 0; tag < REPLY_N_TAGS; tag++)

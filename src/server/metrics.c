@@ -8,8 +8,8 @@ static const double times[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 void metrics_init(struct metrics *metrics)
 {
     *metrics = (struct metrics){
-        .prefill = {"calla_prefill_tokens_per_second",
-                    "speed at which a request's prompt was read", speeds},
+        .prefill = {"calla_prefill_tokens_per_second", "speed at which a request's prompt was read",
+                    speeds},
         .decode = {"calla_decode_tokens_per_second", "speed at which a request's answer came",
                    speeds},
         .first_token = {"calla_time_to_first_token_seconds",
@@ -100,12 +100,11 @@ static void print_scheduler(const struct scheduler_figures *s, struct bytes *out
         {"calla_requests_running", "gauge", "generations that run", s->running},
         {"calla_prompt_tokens_read_total", "counter", "prompt tokens that went through the model",
          (double)s->read},
-        {"calla_prompt_tokens_cached_total", "counter",
-         "prompt tokens that the prefix cache had", (double)s->cached},
+        {"calla_prompt_tokens_cached_total", "counter", "prompt tokens that the prefix cache had",
+         (double)s->cached},
         {"calla_generated_tokens_total", "counter", "tokens generated", (double)s->drawn},
         {"calla_prefill_seconds_total", "counter", "time spent reading prompts", s->read_seconds},
-        {"calla_decode_seconds_total", "counter", "time spent in decode steps",
-         s->decode_seconds},
+        {"calla_decode_seconds_total", "counter", "time spent in decode steps", s->decode_seconds},
         {"calla_decode_steps_total", "counter", "decode steps", (double)s->steps},
         {"calla_decode_rows_total", "counter", "rows of all decode steps", (double)s->rows},
         {"calla_decode_rows_max", "gauge", "most rows of a decode step so far", s->most_rows},
@@ -113,8 +112,7 @@ static void print_scheduler(const struct scheduler_figures *s, struct bytes *out
          (double)s->suspended},
         {"calla_failed_steps_total", "counter", "steps that the device failed",
          (double)s->failed_steps},
-        {"calla_cache_bytes", "gauge", "bytes that the prefix cache holds",
-         (double)s->cache.used},
+        {"calla_cache_bytes", "gauge", "bytes that the prefix cache holds", (double)s->cache.used},
         {"calla_cache_bytes_max", "gauge", "bytes that it held at most", (double)s->cache.peak},
         {"calla_cache_budget_bytes", "gauge", "bytes that it may hold", (double)s->cache.budget},
         {"calla_cache_entries", "gauge", "prefixes in the cache", s->cache.n_entries},
@@ -124,6 +122,15 @@ static void print_scheduler(const struct scheduler_figures *s, struct bytes *out
          (double)s->cache.misses},
         {"calla_cache_evictions_total", "counter", "prefixes that had to go",
          (double)s->cache.evictions},
+        {"calla_disk_cache_bytes", "gauge", "bytes of the disk cache's files",
+         (double)s->disk.used},
+        {"calla_disk_cache_files", "gauge", "prefixes on the disk", s->disk.files},
+        {"calla_disk_cache_loads_total", "counter", "prompts that went on from the disk",
+         (double)s->disk.loads},
+        {"calla_disk_cache_writes_total", "counter", "prefixes written to the disk",
+         (double)s->disk.writes},
+        {"calla_disk_cache_failures_total", "counter", "files that could not be written or read",
+         (double)s->disk.failures},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         print_one(rows[i].name, rows[i].type, rows[i].help, rows[i].value, out);
@@ -136,8 +143,8 @@ void metrics_print(struct metrics *metrics, const struct scheduler_figures *sche
     print_head("calla_requests_total", "counter", "requests by status; 0: the client had left",
                out);
     for (int i = 0; i < METRICS_STATUSES && metrics->requests[i].n > 0; i++)
-        bytes_format(out, "calla_requests_total{status=\"%u\"} %lld\n",
-                     metrics->requests[i].status, (long long)metrics->requests[i].n);
+        bytes_format(out, "calla_requests_total{status=\"%u\"} %lld\n", metrics->requests[i].status,
+                     (long long)metrics->requests[i].n);
     print_one("calla_clients_gone_total", "counter", "requests whose client left before the end",
               (double)metrics->cancelled, out);
     print_histogram(&metrics->first_token, out);

@@ -1,7 +1,7 @@
 #include "server/plan.h"
 
 #define GIB ((int64_t)1 << 30)
-#define SPARE GIB          /* for other programs */
+#define SPARE GIB           /* for other programs */
 #define OWN_SPARE (GIB / 4) /* of what the process's own limits leave */
 #define CONTEXT_STEP 1024
 #define LEAST_CONTEXT 4096
@@ -59,7 +59,8 @@ static bool fits(struct planner *planner, const struct server_plan *plan, int32_
 
 /* The largest multiple of CONTEXT_STEP in low..high for which `rows(multiple)` fits; low is taken
  * even where it does not. */
-static int32_t longest_context(struct planner *planner, const struct server_plan *plan, int32_t most)
+static int32_t longest_context(struct planner *planner, const struct server_plan *plan,
+                               int32_t most)
 {
     if (most <= LEAST_CONTEXT || fits(planner, plan, most, most))
         return most;
@@ -130,15 +131,13 @@ enum status server_plan_make(const struct backend_ops *ops, const struct weights
     if (status != STATUS_OK)
         return status;
     planner.usable = usable(room, plan_for(&planner, CONTEXT_STEP, 1, 0).weights);
-    int32_t least = wishes->context > 0
-                        ? wishes->context
-                        : (int32_t)smaller(LEAST_CONTEXT, max_position_embeddings);
+    int32_t least = wishes->context > 0 ? wishes->context
+                                        : (int32_t)smaller(LEAST_CONTEXT, max_position_embeddings);
     if (plan->parallel == 0)
         choose_parallel(&planner, plan, least);
     choose_states(&planner, wishes, plan, least);
-    plan->context = wishes->context > 0
-                        ? wishes->context
-                        : longest_context(&planner, plan, max_position_embeddings);
+    plan->context = wishes->context > 0 ? wishes->context
+                                        : longest_context(&planner, plan, max_position_embeddings);
     plan->kv_rows = most_rows(&planner, plan);
     plan->memory = plan_for(&planner, plan->context, plan->parallel, plan->kv_rows);
     plan->cache_bytes = wishes->cache_bytes >= 0 ? wishes->cache_bytes

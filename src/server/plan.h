@@ -17,8 +17,8 @@ struct server_wishes {
 struct server_plan {
     int32_t context;
     int parallel;
-    int64_t kv_rows;     /* of the pool: at least one context, at most one for each sequence */
-    int64_t cache_bytes; /* budget of the prefix cache; KV rows that it holds lie in the pool */
+    int64_t kv_rows;      /* of the pool: at least one context, at most one for each sequence */
+    int64_t cache_bytes;  /* budget of the prefix cache; KV rows that it holds lie in the pool */
     int64_t cache_states; /* of these, outside of the pool at most */
     struct memory_plan memory;
 };

@@ -8,9 +8,11 @@
 #include "engine/scheduler.h"
 #include "library/model.h"
 #include "server/metrics.h"
+#include "server/openai_request.h"
 #include "server/plan.h"
 
-#define SERVICE_NAMES 17 /* the model's id and its aliases */
+#define SERVICE_BODY_MAX ((size_t)32 << 20) /* bytes of a request */
+#define SERVICE_NAMES 17                    /* the model's id and its aliases */
 
 struct service_options {
     const char *path; /* the checkpoint's folder; its last part is the model's id */
@@ -21,10 +23,12 @@ struct service_options {
     const char *cpu;
     bool lock, warm_up;
     struct server_wishes wishes;
-    int queue;              /* requests that may wait */
-    double chunk_seconds;   /* see struct scheduler_options */
-    const char *preset;     /* sampling and thinking by default; NULL: the checkpoint's */
-    bool reasoning_twice;   /* also as `reasoning` */
+    const char *disk_folder; /* of the disk cache; NULL: none */
+    int64_t disk_bytes;
+    int queue;            /* requests that may wait */
+    double chunk_seconds; /* see struct scheduler_options */
+    const char *preset;   /* sampling and thinking by default; NULL: the checkpoint's */
+    bool reasoning_twice; /* also as `reasoning` */
     void (*log)(void *context, const char *line); /* what is worth reading while it opens */
     void *log_context;
 };
@@ -38,6 +42,7 @@ struct service {
     struct model model;
     struct server_plan plan;
     struct engine engine;
+    struct disk_cache *disk; /* NULL: none */
     struct prefix_cache *cache;
     struct scheduler *scheduler;
     struct calla_request defaults; /* sampling and thinking */
@@ -61,3 +66,5 @@ void service_stop(struct service *service, double grace);
 void service_close(struct service *service);
 /* Whether a request's `model` is this one. */
 bool service_has_name(const struct service *service, const char *name);
+/* What requests are held to. */
+struct openai_limits service_limits(const struct service *service);

@@ -9,6 +9,13 @@ bool steering_is_needed(const struct steering_options *options)
     return (options->thinking && options->thinking_budget >= 0) || options->call;
 }
 
+/* Whether the thought has no more room than its last line break needs. */
+static bool is_spent(const struct steering *s)
+{
+    int32_t last = s->thought > 0 && s->newline >= 0 ? 1 : 0;
+    return s->options.thinking_budget >= 0 && s->thought + last >= s->options.thinking_budget;
+}
+
 /* Ends the thought as the template writes it. */
 static void close_thought(struct steering *s)
 {
@@ -22,8 +29,7 @@ static void close_thought(struct steering *s)
 static int32_t next(void *context)
 {
     struct steering *s = context;
-    if (s->n_queue == 0 && s->in_thought && s->options.thinking_budget >= 0 &&
-        s->thought >= s->options.thinking_budget && s->think_close >= 0)
+    if (s->n_queue == 0 && s->in_thought && s->think_close >= 0 && is_spent(s))
         close_thought(s);
     if (s->n_queue > 0)
         return s->queue[0];
