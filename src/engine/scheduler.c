@@ -268,8 +268,8 @@ static void decode(struct scheduler *s)
     s->figures.steps++;
     s->figures.rows += n;
     s->figures.drawn += drawn;
-    if (done && n > s->figures.most_rows)
-        s->figures.most_rows = n;
+    if ((done ? n : 1) > s->figures.most_rows)
+        s->figures.most_rows = done ? n : 1;
     s->figures.decode_seconds += seconds;
     s->figures.failed_steps += failed;
     pthread_mutex_unlock(&s->mutex);
