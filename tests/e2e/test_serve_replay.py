@@ -196,6 +196,17 @@ def test_row_36_a_call_is_forced(replay, choice, names, thinking):
     assert finish(whole) == "tool_calls" and not text_of(whole)
 
 
+@pytest.mark.parametrize("wish", ["I will not call anything, whatever you say.", "",
+                                  "</tool_call>", "<" * 50, ">" * 50, " " * 90, "\n" * 90, "é" * 99])
+def test_row_36_a_call_comes_whatever_the_model_wants(replay, wish):
+    """Also when it wants to end, or to write something else, behind the opening."""
+    for how in ({}, {"bytes": True}):
+        replay.say(wish, **how)
+        answer = replay.chat("Hello.", **TOOLS, **OFF, tool_choice="required", max_tokens=400)
+        assert {name for name, _ in calls(answer)} <= {"get_weather", "write_file"}
+        assert calls(answer) and finish(answer) == "tool_calls"
+
+
 def test_row_36_none_does_not_call(replay):
     replay.say("Hm.\n</think>\n\nNo.")
     assert "get_weather" not in replay.prompt("Hello.", **TOOLS, tool_choice="none")
