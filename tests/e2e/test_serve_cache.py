@@ -2,7 +2,7 @@
 without a cache. A test's name has the number of its row in the list of what broke other engines."""
 
 import pytest
-from serving import (MODEL, OFF, Server, assistant, cached, called, calls, message, result, system,
+from serving import (MODEL, OFF, Server, assistant, cached, calls, message, result, system,
                      text_of, tool, user)
 
 WEATHER = tool("get_weather", city="string")
