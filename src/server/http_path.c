@@ -44,7 +44,7 @@ char *http_path_decode(const char *target)
         if (c == '%') {
             int high = hex_digit(at[i + 1]), low = high < 0 ? -1 : hex_digit(at[i + 2]);
             valid = low >= 0;
-            c = (unsigned char)(high << 4 | low);
+            c = valid ? (unsigned char)(high << 4 | low) : 0;
             i += 2;
         }
         valid = valid && c >= 0x20 && c != 0x7f;
