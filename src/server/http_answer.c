@@ -75,9 +75,10 @@ void http_answer_bytes(struct http_exchange *exchange, unsigned status, const ch
         return;
     }
     exchange->sent = exchange->answered ? exchange->sent : body->length;
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        body->length, body->data ? body->data : "",
-        body->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *response =
+        body->data
+            ? MHD_create_response_from_buffer_with_free_callback(body->length, body->data, free)
+            : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!response)
         bytes_clear(body);
     *body = (struct bytes){0};

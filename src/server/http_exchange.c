@@ -45,8 +45,7 @@ const char *http_peer(const struct http_exchange *exchange)
 
 bool http_client_gone(struct http_exchange *exchange)
 {
-    if (!atomic_load(&exchange->gone) && (atomic_load(&exchange->connection->server->cut) ||
-                                          http_watch_gone(exchange->connection->fd)))
+    if (!atomic_load(&exchange->gone) && http_watch_gone(exchange->connection->fd))
         atomic_store(&exchange->gone, true);
     return atomic_load(&exchange->gone);
 }

@@ -45,7 +45,6 @@ struct http_server {
     struct MHD_Daemon *daemon;
     int listener, port;
     atomic_bool stopping; /* no new requests */
-    atomic_bool cut;      /* nor those that run */
     /* http_watch.c */
     pthread_mutex_t lock;
     pthread_cond_t timer, idle; /* an earlier deadline; n_running has become 0 */
@@ -102,8 +101,8 @@ void http_watch_remove(struct http_connection *connection);
  * gives no more bytes, so that the request can be answered; or it is cut. */
 void http_watch(struct http_connection *connection, bool reading, double seconds);
 void http_watch_running(struct http_connection *connection, bool running);
-/* Cuts connections: those without a running request, or all. */
-void http_watch_cut(struct http_server *server, bool all);
+/* Cuts connections without a running request. */
+void http_watch_cut_idle(struct http_server *server);
 /* Waits until no request runs, at most so many seconds. */
 void http_watch_wait(struct http_server *server, double seconds);
 /* Whether the socket's other end is closed, for writing at least. */
