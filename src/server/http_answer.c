@@ -150,7 +150,9 @@ enum MHD_Result http_answer_queue(struct http_exchange *exchange)
     size_t at = 0;
     while (next_field(&exchange->fields, &at, &name, &value))
         MHD_add_response_header(response, name, value);
-    enum MHD_Result result = MHD_queue_response(exchange->mhd, exchange->status, response);
+    enum MHD_Result result = MHD_NO; /* better no answer than one that lacks headers */
+    if (!exchange->fields.failed)
+        result = MHD_queue_response(exchange->mhd, exchange->status, response);
     MHD_destroy_response(response);
     http_watch(exchange->connection, false,
                server->options.idle_seconds + (double)exchange->sent / SLOWEST);

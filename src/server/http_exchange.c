@@ -85,7 +85,7 @@ void *http_exchange_begin(void *context, const char *uri, struct MHD_Connection 
     exchange->connection = connection;
     exchange->mhd = mhd;
     exchange->began = clock_seconds();
-    exchange->path = uri ? http_path_decode(uri) : NULL;
+    exchange->path = uri ? http_path_decode(uri, &exchange->path_valid) : NULL;
     snprintf(exchange->id, sizeof exchange->id, "req_%s%08llx", server->id_prefix,
              (unsigned long long)atomic_fetch_add(&server->n_ids, 1));
     http_watch(connection, true, server->options.request_seconds);

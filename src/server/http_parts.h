@@ -59,9 +59,9 @@ struct http_exchange {
     struct http_connection *connection;
     struct MHD_Connection *mhd;
     char id[HTTP_ID_SIZE];
-    char *path;         /* NULL: unreadable */
+    char *path; /* NULL: unreadable, or there was no memory for it */
+    bool path_valid;
     const char *method; /* libmicrohttpd's; NULL until the headers are there */
-    size_t uri_length;
     double began;
     const struct http_route *route;
     /* the body */
@@ -129,8 +129,8 @@ uint64_t http_told_length(struct http_exchange *exchange);
 bool http_key_fits(const struct http_server *server, const char *authorization);
 void http_cors_fields(struct http_exchange *exchange);
 void http_cors_preflight(struct http_exchange *exchange, const char *methods);
-/* The path of a request's target, decoded, of its own; NULL: invalid, or out of memory. */
-char *http_path_decode(const char *target);
+/* The path of a request's target, decoded, of its own; NULL: not *valid, or out of memory. */
+char *http_path_decode(const char *target, bool *valid);
 
 /* ---- http_answer.c ---- */
 enum MHD_Result http_answer_queue(struct http_exchange *exchange);
