@@ -48,6 +48,8 @@ void openai_answer_init(struct openai_answer *answer, enum openai_kind kind, uin
     print_string(model, head);
     bytes_append_text(head, ",\"system_fingerprint\":");
     print_string_or_null(fingerprint, head);
+    if (kind == OPENAI_CHAT)
+        bytes_append_text(head, ",\"service_tier\":null");
     bytes_append_text(head, ",\"choices\":[");
 }
 
