@@ -472,8 +472,8 @@ static void thinking(void **state)
 #define TOOLS "'tools':[" TOOL("f") "," TOOL("g") "," TOOL("h") "]"
 #define ALLOWED(mode, tools)                                                                       \
     "'tool_choice':{'type':'allowed_tools','allowed_tools':{'mode':'" mode "','tools':[" tools "]" \
-                                                                                               "}" \
-                                                                                               "}"
+    "}"                                                                                            \
+    "}"
 
 static void tool_choices(void **state)
 {
