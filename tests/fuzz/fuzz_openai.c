@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct openai_limits limits = {.body_size = 1 << 20, .vocabulary = 1000};
+static const struct openai_limits limits = {.body_size = 1 << 20, .vocabulary = 600};
 
 static void want(bool true_thing)
 {
@@ -22,7 +22,7 @@ static void want(bool true_thing)
 static void check_problem(const struct openai_problem *problem)
 {
     struct bytes out = {0};
-    json_t *object;
+    json_t *object = NULL;
     want(problem->status == 400 || problem->status == 413);
     want(strcmp(problem->type, "invalid_request_error") == 0);
     want(problem->message[0] != '\0' && strlen(problem->message) < sizeof problem->message);
@@ -58,7 +58,7 @@ static void check_generation(const struct openai_generation *g)
     check_number(g->min_p, 0, 1);
     check_number(g->presence_penalty, -2, 2);
     check_number(g->frequency_penalty, -2, 2);
-    check_number(g->repetition_penalty, 1e-310, 1e310);
+    check_number(g->repetition_penalty, 1e-310, 1.7e308);
     check_integer(g->n, 1, OPENAI_N_MAX);
     check_integer(g->max_tokens, 0, INT64_MAX);
     check_integer(g->min_tokens, 0, g->max_tokens.given ? g->max_tokens.value : INT64_MAX);
