@@ -48,8 +48,6 @@ static void count(struct prefix_cache *cache)
     ops_of(cache)->kv_usage(cache->engine->backend, &usage);
     figures->kv_bytes = usage.held * usage.page_bytes;
     figures->used = cache->own_bytes + figures->kv_bytes;
-    if (figures->used > figures->peak)
-        figures->peak = figures->used;
 }
 
 static void drop(struct prefix_cache *cache, struct entry **link)
@@ -64,11 +62,20 @@ static void drop(struct prefix_cache *cache, struct entry **link)
     free(entry);
 }
 
+/* Whether an entry goes before a shorter one. Those of one conversation are used together: then
+ * places of old turns go before new ones, and last those that other conversations begin with. */
+static bool goes_before(const struct entry *entry, const struct entry *shorter)
+{
+    if (entry->used != shorter->used)
+        return entry->used < shorter->used;
+    return shorter->kind <= PREFIX_EXPLICIT && entry->kind > PREFIX_EXPLICIT;
+}
+
 static struct entry **least_useful(struct prefix_cache *cache)
 {
     struct entry **least = NULL;
     for (struct entry **link = &cache->entries; *link; link = &(*link)->next)
-        if ((*link)->pins == 0 && (!least || (*link)->used < (*least)->used))
+        if ((*link)->pins == 0 && (!least || goes_before(*link, *least)))
             least = link;
     return least;
 }
@@ -271,6 +278,15 @@ void prefix_cache_store(struct prefix_cache *cache, const int32_t *tokens, int32
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
+/* Whether the budget holds an entry of this length when there is no other one. */
+static bool can_fit(const struct prefix_cache *cache, int32_t length)
+{
+    struct kv_usage usage;
+    ops_of(cache)->kv_usage(cache->engine->backend, &usage);
+    int64_t pages = (length + (int64_t)usage.page_rows - 1) / usage.page_rows;
+    return entry_bytes(cache, length) + pages * usage.page_bytes <= cache->figures.budget;
+}
+
 /* Whether the budget has room for `bytes` more than what is used; entries go for it. */
 static bool make_room(struct prefix_cache *cache, int64_t bytes)
 {
@@ -313,10 +329,7 @@ void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, co
 {
     struct backend *backend = cache->engine->backend;
     int32_t length = sequence->position;
-    if (length == 0 || sequence->broken ||
-        entry_bytes(cache, length) +
-                (int64_t)ops_of(cache)->kv_row_size(backend) * (int64_t)length >
-            cache->figures.budget)
+    if (length == 0 || sequence->broken || !can_fit(cache, length))
         return;
     const struct entry *known = use(cache, tokens, length);
     if (known && known->length == length) /* the same tokens always have the same state */
@@ -329,6 +342,8 @@ void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, co
         make_room(cache, entry_bytes(cache, length)) && fill(cache, entry, sequence, tokens)) {
         insert(cache, entry);
         count(cache);
+        if (cache->figures.used > cache->figures.peak)
+            cache->figures.peak = cache->figures.used;
         return;
     }
     if (entry->rows)
