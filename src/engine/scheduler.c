@@ -199,14 +199,17 @@ static int gather(struct scheduler *s)
     }
 }
 
-static int64_t decode_each(struct scheduler *s, int n)
+/* After a step that failed with `problem`: each row that it left usable once more, alone. */
+static int64_t decode_each(struct scheduler *s, int n, const struct error *problem)
 {
     struct backend *backend = s->engine->backend;
     int64_t failed = 1;
     for (int i = 0; i < n; i++) {
-        struct error error;
+        struct error error = *problem;
         struct ranked ranked;
-        enum status status = backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error);
+        enum status status = problem->status;
+        if (!s->rows[i].sequence->broken)
+            status = backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error);
         if (status == STATUS_OK) {
             generation_take(s->decoding[i]->generation, &ranked, 0);
         } else {
@@ -222,14 +225,15 @@ static void decode(struct scheduler *s)
     struct backend *backend = s->engine->backend;
     int n = gather(s);
     int64_t failed = 0;
+    struct error error;
     if (n == 0)
         return;
     double start = clock_seconds();
-    if (backend->ops->decode_step(backend, s->rows, n, s->ranked, NULL) == STATUS_OK)
+    if (backend->ops->decode_step(backend, s->rows, n, s->ranked, &error) == STATUS_OK)
         for (int i = 0; i < n; i++)
             generation_take(s->decoding[i]->generation, &s->ranked[i], i);
     else
-        failed = decode_each(s, n);
+        failed = decode_each(s, n, &error);
     double seconds = clock_seconds() - start;
     pthread_mutex_lock(&s->mutex);
     s->figures.steps++;
