@@ -33,7 +33,7 @@ def wait_for(condition, seconds, what="it"):
 class Server:
     """calla serve on a free port, its log in a file. Use it with `with`: it must end in order."""
 
-    def __init__(self, *options, model=TINY, program=CALLA, ready=30, shell="", env=None, log="json"):
+    def __init__(self, *options, model=TINY, program=CALLA, ready=True, shell="", env=None, log="json"):
         self.log_path = pathlib.Path(tempfile.mkstemp(prefix="calla-serve-", suffix=".log")[1])
         command = [str(program), "serve", str(model), "--port", "0", "--log", log, *map(str, options)]
         if shell:  # such as "ulimit -n 64"
@@ -43,9 +43,9 @@ class Server:
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=sink, preexec_fn=default_signals, env={**os.environ, **(env or {})})
         self.pid = self.process.pid
-        self.port = int(self.wait_log(r"^listening on http://\S+:(\d+)$", ready)[1])
+        self.port = int(self.wait_log(r"^listening on http://\S+:(\d+)$")[1])
         if ready:
-            self.wait_log(r"^ready after", ready)
+            self.wait_log(r"^ready after", 60)
 
     def __enter__(self):
         return self
