@@ -21,11 +21,11 @@ void http_header(struct http_exchange *exchange, const char *name, const char *v
     bytes_append(&exchange->fields, value, strlen(value) + 1);
 }
 
-/* Steps through the fields; *at begins at 0. */
+/* Steps through the fields, none when one is torn; *at begins at 0. */
 static bool next_field(const struct bytes *fields, size_t *at, const char **name,
                        const char **value)
 {
-    if (*at >= fields->length)
+    if (fields->failed || *at >= fields->length)
         return false;
     *name = fields->data + *at;
     *value = *name + strlen(*name) + 1;
