@@ -8,8 +8,9 @@
  * allows it.
  *
  * When KV rows run out, first entries of the prefix cache go, then the job that came last gives its
- * place back and reads everything again later. A step that fails is repeated for each row alone:
- * only those that fail again end. */
+ * place back and reads everything again later. A step that fails is repeated for each row alone,
+ * after its tokens were read again if the device left the sequence broken: only those that fail
+ * again end. */
 #pragma once
 
 #include "engine/generation.h"
@@ -73,5 +74,5 @@ enum status scheduler_submit(struct scheduler *scheduler, const struct generatio
 int job_wait(struct job *job, double seconds, struct generated *out, int n, struct job_news *news);
 /* The engine lets go of it within one step. */
 void job_cancel(struct job *job);
-/* Cancels what has not ended. */
+/* Cancels what has not ended. What its options borrow is needed until JOB_ENDED was seen. */
 void job_free(struct job *job);
