@@ -77,7 +77,7 @@ static void take_out(struct scheduler *s, int i, struct sequence *sequence)
     for (s->n_running--; i < s->n_running; i++)
         s->running[i] = s->running[i + 1];
     pthread_mutex_lock(&s->mutex);
-    s->figures.running--;
+    s->figures.running--; /* before anybody hears that the job has ended */
     pthread_mutex_unlock(&s->mutex);
 }
 

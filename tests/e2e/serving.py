@@ -350,7 +350,7 @@ def comparable(answer, usage=True):
     for key in ("id", "created", "timings", "object"):
         answer.pop(key, None)
     for choice in answer["choices"]:
-        for call in choice.get("message", {}).get("tool_calls", []):
+        for call in choice.get("message", {}).get("tool_calls") or []:
             call.pop("id")
         if choice.get("message", {}).get("content") == "":
             choice["message"]["content"] = None
