@@ -162,15 +162,23 @@ int http_server_port(const struct http_server *server)
     return server->port;
 }
 
+void http_server_drain(struct http_server *server, double grace)
+{
+    if (!server)
+        return;
+    if (!atomic_exchange(&server->stopping, true)) {
+        MHD_quiesce_daemon(server->daemon);
+        shutdown(server->listener, SHUT_RDWR); /* closed at the end: its thread may be looking */
+    }
+    http_watch_cut(server, false);
+    http_watch_wait(server, grace);
+}
+
 void http_server_stop(struct http_server *server, double grace)
 {
     if (!server)
         return;
-    atomic_store(&server->stopping, true);
-    MHD_quiesce_daemon(server->daemon);
-    shutdown(server->listener, SHUT_RDWR); /* closed at the very end: its thread may be looking */
-    http_watch_cut(server, false);
-    http_watch_wait(server, grace);
+    http_server_drain(server, grace);
     atomic_store(&server->cut, true);
     http_watch_cut(server, true);
     MHD_stop_daemon(server->daemon);
