@@ -7,7 +7,8 @@
 
 #include "base/bytes.h"
 
-#define PATIENCE 100 /* milliseconds, once, for a reader that has fallen behind */
+#define PATIENCE 10 /* milliseconds, once, for a reader that has fallen behind: connections wait   \
+                     */
 
 void line_log_init(struct line_log *log, int descriptor)
 {
