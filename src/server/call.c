@@ -191,6 +191,10 @@ static bool pump(struct call *call)
             call->problem = call->choices[i].problem;
         }
     }
+    if (done < call->n && !call->failed && atomic_load(&call->service->state) == SERVICE_STOPPING) {
+        call->failed = true;
+        choice_shutting_down(&call->problem);
+    }
     return done == call->n || call->failed;
 }
 
