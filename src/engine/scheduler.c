@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "engine/chunk.h"
 #include "engine/job.h"
 
@@ -306,6 +307,7 @@ static bool wait_for_work(struct scheduler *s)
 static void *run(void *context)
 {
     struct scheduler *s = context;
+    thread_set_name("calla-engine");
     while (wait_for_work(s)) {
         sweep(s);
         admit(s);
