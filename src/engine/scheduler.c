@@ -269,9 +269,8 @@ static void decode(struct scheduler *s)
     s->figures.steps++;
     s->figures.rows += n;
     s->figures.drawn += drawn;
-    int together_rows = done ? n : 1;
-    if (together_rows > s->figures.most_rows)
-        s->figures.most_rows = together_rows;
+    if ((done ? n : 1) > s->figures.most_rows)
+        s->figures.most_rows = done ? n : 1;
     s->figures.decode_seconds += seconds;
     s->figures.failed_steps += failed;
     pthread_mutex_unlock(&s->mutex);
