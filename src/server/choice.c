@@ -35,9 +35,15 @@ enum status choice_init(struct choice *choice, const struct model *model,
     return output_init(&choice->output, model, &options->output, on_event, choice, error);
 }
 
-void choice_clear(struct choice *choice)
+void choice_abandon(struct choice *choice)
 {
     job_free(choice->job);
+    choice->job = NULL;
+}
+
+void choice_clear(struct choice *choice)
+{
+    choice_abandon(choice);
     output_clear(&choice->output);
     steering_clear(&choice->steering);
     bytes_clear(&choice->logprobs);
