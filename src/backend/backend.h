@@ -164,6 +164,9 @@ struct backend_ops {
     enum status (*kv_hold)(struct backend *backend, struct sequence *sequence, int32_t length,
                            struct kv_hold **out, struct error *error);
     void (*kv_release)(struct backend *backend, struct kv_hold *hold); /* NULL is allowed */
+    /* kv_read of rows that are held. */
+    enum status (*kv_hold_read)(struct backend *backend, const struct kv_hold *hold, int32_t from,
+                                int32_t n, void *out, struct error *error);
     /* The sequence, whatever its condition, drops its rows and has the hold's first `length` (0 to
      * the hold's) instead, without a copy. It is broken until a state_write, which sets its
      * position; length 0 resets it. Never STATUS_BUSY. */

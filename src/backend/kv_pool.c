@@ -326,6 +326,17 @@ enum status kv_pool_hold(struct backend *backend, struct sequence *sequence, int
     return STATUS_OK;
 }
 
+enum status kv_pool_hold_read(struct backend *backend, const struct kv_hold *hold, int32_t from,
+                              int32_t n, void *out, struct error *error)
+{
+    struct kv_sequence reader = {
+        .base = {.position = hold->length, .kv_length = hold->length, .capacity = hold->length},
+        .pages = (int32_t *)hold->pages, /* which are only read */
+        .n_pages = (int32_t)pages_for(hold->length),
+    };
+    return backend->ops->kv_read(backend, &reader.base, from, n, out, error);
+}
+
 void kv_pool_release(struct backend *backend, struct kv_hold *hold)
 {
     struct kv_pool *pool = backend->kv;

@@ -89,6 +89,9 @@ enum status kv_pool_reserve(struct backend *backend, struct sequence *sequence, 
 enum status kv_pool_hold(struct backend *backend, struct sequence *sequence, int32_t length,
                          struct kv_hold **out, struct error *error);
 void kv_pool_release(struct backend *backend, struct kv_hold *hold);
+/* By the backend's kv_read, which must look at nothing of a sequence but its struct kv_sequence. */
+enum status kv_pool_hold_read(struct backend *backend, const struct kv_hold *hold, int32_t from,
+                              int32_t n, void *out, struct error *error);
 enum status kv_pool_attach(struct backend *backend, struct sequence *sequence,
                            const struct kv_hold *hold, int32_t length, struct error *error);
 void kv_pool_usage(struct backend *backend, struct kv_usage *out);

@@ -170,7 +170,8 @@ static int open_and_run(struct serve *serve)
 static int run_serve(int argc, char **argv)
 {
     struct serve serve = {
-        .options = {.host = "127.0.0.1", .service = {.log = print_line}},
+        .options = {.host = "127.0.0.1",
+                    .service = {.log = print_line, .disk_bytes = (int64_t)32 << 30}},
         .port = 8080,
         .queue = 64,
         .grace = 10,
@@ -190,6 +191,10 @@ static int run_serve(int argc, char **argv)
          "tokens of prompt and answer together (what fits into memory)"},
         {"cache-ram", OPTION_SIZE, &serve.cache, 0, 9e18, &serve.cache_given, "BYTES",
          "to reuse prompts that were read; 0: none (a part of what is free)"},
+        {"cache-disk", OPTION_TEXT, &service->disk_folder, 0, 0, NULL, "FOLDER",
+         "keep prompts that were read on disk, for the next start; wants the same --max-context"},
+        {"cache-disk-bytes", OPTION_SIZE, &service->disk_bytes, 1, 9e18, NULL, "BYTES",
+         "of the files in it (32G)"},
         {"queue", OPTION_INTEGER, &serve.queue, 0, 100000, NULL, "N",
          "requests that may wait; more get 429 (64)"},
         {"api-key", OPTION_LIST, &serve.keys, 0, 0, NULL, "KEY",

@@ -9,18 +9,17 @@ void chunk_size_init(struct chunk_size *size, double seconds, int32_t most)
 
 int32_t chunk_size_next(const struct chunk_size *size)
 {
-    return size->now;
+    return size->now > CHUNK_LEAST ? size->now - size->now % CHUNK_LEAST : size->now;
 }
 
 void chunk_size_learn(struct chunk_size *size, int32_t n, double seconds)
 {
-    bool whole = n >= size->now;
+    bool whole = n >= chunk_size_next(size);
     if (n < 1 || seconds <= 0 || (!whole && seconds <= size->seconds))
         return; /* a chunk that was cut short says nothing about longer ones */
     double factor = size->seconds / seconds;
-    double next = n * (factor > 2 ? 2 : factor < 0.25 ? 0.25 : factor);
+    /* from the size before it was rounded, or small steps up would never add up to one */
+    double next = (whole ? size->now : n) * (factor > 2 ? 2 : factor < 0.25 ? 0.25 : factor);
     next = next < CHUNK_LEAST ? CHUNK_LEAST : next;
     size->now = next < size->most ? (int32_t)next : size->most;
-    if (size->now > CHUNK_LEAST)
-        size->now -= size->now % CHUNK_LEAST;
 }

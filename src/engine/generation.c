@@ -51,6 +51,9 @@ enum status generation_new(struct engine *engine, const struct generation_option
     if (n > context)
         return error_set(error, STATUS_CONTEXT,
                          "the prompt has %d tokens, the context has room for %d", n, context);
+    if (options->n_top > TOP_MAX || (options->prompt_logprobs && options->n_top < 0))
+        return error_set(error, STATUS_INVALID, "alternatives: found %d, wanted %d to %d",
+                         options->n_top, options->prompt_logprobs ? 0 : -1, TOP_MAX);
     struct generation *g = calloc(1, sizeof *g);
     if (!g)
         return error_no_memory(error, "a generation");
@@ -134,6 +137,8 @@ struct sequence *generation_finish(struct generation *g)
     struct sequence *sequence = g->sequence;
     if (sequence && !sequence->broken && sequence->position > g->figures.prompt)
         prefix_cache_save(g->cache, sequence, g->tokens, PREFIX_END);
+    if (sequence && !sequence->broken)
+        prefix_cache_store(g->cache, g->tokens, sequence->position);
     g->sequence = NULL;
     return sequence;
 }
@@ -157,6 +162,14 @@ static enum status read_logits(struct generation *g, int i, struct error *error)
                      : error_no_memory(error, "the logits");
 }
 
+/* Stop ids may be a client's: any numbers. */
+static void forbid_stops(struct generation *g)
+{
+    for (int i = 0; i < g->options.n_stop_ids; i++)
+        if (g->options.stop_ids[i] >= 0 && g->options.stop_ids[i] < g->engine->n_valid_ids)
+            g->logits[g->options.stop_ids[i]] = -INFINITY;
+}
+
 /* Draws from all logits, those left out that may not come now. */
 static enum status draw_masked(struct generation *g, int i, bool mask, int32_t *token,
                                struct error *error)
@@ -166,9 +179,8 @@ static enum status draw_masked(struct generation *g, int i, bool mask, int32_t *
         return status;
     if (mask)
         g->options.guide->mask(g->options.guide->context, g->logits, g->engine->n_valid_ids);
-    for (int stop = 0; g->figures.generated < g->options.min_tokens && stop < g->options.n_stop_ids;
-         stop++)
-        g->logits[g->options.stop_ids[stop]] = -INFINITY;
+    if (g->figures.generated < g->options.min_tokens)
+        forbid_stops(g);
     *token = sampler_draw(g->sampler, g->logits, g->sequence->position);
     return STATUS_OK;
 }
@@ -254,6 +266,12 @@ static enum status prepare(struct generation *g, struct error *error)
                                                   : STATUS_OK;
 }
 
+/* Tokens to read before decoding goes on: the last generated one is read by a decode step. */
+static int32_t reading_end(const struct generation *g)
+{
+    return g->figures.generated > 0 ? g->n - 1 : g->n;
+}
+
 void generation_start(struct generation *g, struct prefix_cache *cache, struct sequence *sequence)
 {
     struct error error;
@@ -276,6 +294,8 @@ void generation_start(struct generation *g, struct prefix_cache *cache, struct s
     int32_t cached = prefix_cache_begin(cache, sequence, g->tokens, g->n);
     if (g->figures.suspended == 0)
         g->figures.cached = cached;
+    if (cached == reading_end(g)) /* another one left all that this one had read */
+        g->phase = GENERATION_DECODING;
 }
 
 struct sequence *generation_suspend(struct generation *g)
@@ -286,12 +306,6 @@ struct sequence *generation_suspend(struct generation *g)
         g->phase = GENERATION_WAITING;
     g->figures.suspended++;
     return sequence;
-}
-
-/* Tokens to read before decoding goes on: the last generated one is read by a decode step. */
-static int32_t reading_end(const struct generation *g)
-{
-    return g->figures.generated > 0 ? g->n - 1 : g->n;
 }
 
 /* The logprobs of the prompt's tokens that the chunk before `end` foretells. */

@@ -9,7 +9,7 @@ static void put(void *context, const struct generated *generated)
 {
     struct job *job = context;
     pthread_mutex_lock(&job->mutex);
-    if (!mailbox_put(&job->mailbox, generated)) {
+    if (job->news.overflowed || !mailbox_put(&job->mailbox, generated)) { /* never with a gap */
         job->news.overflowed = true;
         atomic_store(&job->cancel, true);
     }
@@ -92,7 +92,7 @@ void job_end(struct job *job)
     pthread_mutex_lock(&job->mutex);
     job->news.figures = *generation_figures(job->generation);
     job->news.phase = JOB_ENDED;
-    job->news.end = generation_end(job->generation);
+    job->news.end = job->news.overflowed ? GENERATION_CANCELLED : generation_end(job->generation);
     job->news.error = *generation_error(job->generation);
     pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);

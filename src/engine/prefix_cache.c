@@ -10,9 +10,13 @@ struct entry {
     int32_t *tokens; /* [length] */
     int32_t length;
     enum prefix_kind kind;
+    int pins;      /* while it is written to the disk */
     uint64_t hash; /* of the tokens */
     uint64_t used; /* the cache's clock when it was made or used last */
 };
+
+#define DISK_GAIN 64   /* tokens that reading a file must save */
+#define DISK_LEAST 128 /* tokens of a prefix that is worth a file */
 
 struct prefix_cache {
     struct engine *engine;
@@ -21,6 +25,7 @@ struct prefix_cache {
     int64_t own_bytes; /* of all entries without their KV rows */
     uint64_t clock;
     struct entry *entries;
+    struct disk_cache *disk; /* NULL: none */
 };
 
 static const struct backend_ops *ops_of(const struct prefix_cache *cache)
@@ -43,8 +48,6 @@ static void count(struct prefix_cache *cache)
     ops_of(cache)->kv_usage(cache->engine->backend, &usage);
     figures->kv_bytes = usage.held * usage.page_bytes;
     figures->used = cache->own_bytes + figures->kv_bytes;
-    if (figures->used > figures->peak)
-        figures->peak = figures->used;
 }
 
 static void drop(struct prefix_cache *cache, struct entry **link)
@@ -59,12 +62,30 @@ static void drop(struct prefix_cache *cache, struct entry **link)
     free(entry);
 }
 
-static bool evict(struct prefix_cache *cache)
+/* Whether an entry goes before a shorter one. Those of one conversation are used together: then
+ * places of old turns go before new ones, and last those that other conversations begin with. */
+static bool goes_before(const struct entry *entry, const struct entry *shorter)
+{
+    if (entry->used != shorter->used)
+        return entry->used < shorter->used;
+    return shorter->kind <= PREFIX_EXPLICIT && entry->kind > PREFIX_EXPLICIT;
+}
+
+static struct entry **least_useful(struct prefix_cache *cache)
 {
     struct entry **least = NULL;
     for (struct entry **link = &cache->entries; *link; link = &(*link)->next)
-        if (!least || (*link)->used < (*least)->used)
+        if ((*link)->pins == 0 && (!least || goes_before(*link, *least)))
             least = link;
+    return least;
+}
+
+/* Drops one entry; `need`: even if the disk has to do without it. */
+static bool evict(struct prefix_cache *cache, bool need)
+{
+    struct entry **least = least_useful(cache);
+    if (!least && need && cache->disk && disk_cache_give_up(cache->disk))
+        least = least_useful(cache);
     if (!least)
         return false;
     drop(cache, least);
@@ -94,6 +115,7 @@ enum status prefix_cache_new(struct engine *engine, const struct prefix_cache_op
         return error_no_memory(error, "the prefix cache");
     cache->engine = engine;
     cache->figures.budget = options->budget;
+    cache->disk = options->disk;
     cache->spacing = choose_spacing(cache, options->spacing);
     return STATUS_OK;
 }
@@ -102,6 +124,8 @@ void prefix_cache_free(struct prefix_cache *cache)
 {
     if (!cache)
         return;
+    if (cache->disk)
+        disk_cache_drain(cache->disk);
     while (cache->entries)
         drop(cache, &cache->entries);
     free(cache);
@@ -170,32 +194,105 @@ int32_t prefix_cache_match(const struct prefix_cache *cache, const int32_t *toke
     return length;
 }
 
+static enum status reserve(void *context, struct sequence *sequence, int32_t rows)
+{
+    return prefix_cache_reserve(context, sequence, rows, NULL);
+}
+
+/* Goes on from the disk, where that knows much more than `length` tokens; 0: it does not. */
+static int32_t begin_from_disk(struct prefix_cache *cache, struct sequence *sequence,
+                               const int32_t *tokens, int32_t n, int32_t length)
+{
+    struct backend *backend = cache->engine->backend;
+    if (!cache->disk || disk_cache_match(cache->disk, tokens, n - 1) < length + DISK_GAIN)
+        return 0;
+    ops_of(cache)->sequence_reset(backend, sequence);
+    length = disk_cache_load(cache->disk, sequence, tokens, n - 1, reserve, cache);
+    if (length > 0)
+        prefix_cache_save(cache, sequence, tokens, PREFIX_PERIODIC); /* it is on the disk */
+    return length;
+}
+
 int32_t prefix_cache_begin(struct prefix_cache *cache, struct sequence *sequence,
                            const int32_t *tokens, int32_t n)
 {
     struct backend *backend = cache->engine->backend;
     struct entry *entry = use(cache, tokens, n - 1);
-    if (entry &&
+    int32_t length = begin_from_disk(cache, sequence, tokens, n, entry ? entry->length : 0);
+    if (length == 0) /* loading may have dropped it */
+        entry = use(cache, tokens, n - 1);
+    if (length == 0 && entry &&
         ops_of(cache)->kv_attach(backend, sequence, entry->rows, entry->length, NULL) ==
             STATUS_OK &&
         ops_of(cache)->state_write(backend, sequence, entry->length, entry->state, NULL) ==
-            STATUS_OK) {
-        cache->figures.hits++;
-        return entry->length;
+            STATUS_OK)
+        length = entry->length;
+    if (length == 0)
+        ops_of(cache)->sequence_reset(backend, sequence);
+    cache->figures.hits += length > 0;
+    cache->figures.misses += length == 0;
+    return length;
+}
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+/* Adds to the pins of the entries that a prefix consists of. */
+static void pin(struct prefix_cache *cache, const struct disk_prefix *prefix, int by)
+{
+    for (struct entry *entry = cache->entries; entry; entry = entry->next)
+        for (int i = 0; i < prefix->n_states; i++)
+            if (entry->state == prefix->states[i])
+                entry->pins += by;
+}
+
+static void stored(void *context, const struct disk_prefix *prefix)
+{
+    pin(context, prefix, -1);
+}
+
+void prefix_cache_store(struct prefix_cache *cache, const int32_t *tokens, int32_t n)
+{
+    struct walk walk = walk_start(cache, tokens, n);
+    struct disk_prefix prefix = {.tokens = tokens, .done = stored, .context = cache};
+    for (const struct entry *entry; cache->disk && (entry = walk_next(&walk));) {
+        if (entry->kind == PREFIX_PERIODIC)
+            continue;
+        if (prefix.n_states ==
+            DISK_STATES) { /* the first, of the system block, and the last stay */
+            prefix.n_states--;
+            for (int i = 1; i < prefix.n_states; i++) {
+                prefix.lengths[i] = prefix.lengths[i + 1];
+                prefix.states[i] = prefix.states[i + 1];
+            }
+        }
+        prefix.lengths[prefix.n_states] = prefix.n_tokens = entry->length;
+        prefix.states[prefix.n_states++] = entry->state;
+        prefix.rows = entry->rows;
     }
-    cache->figures.misses++;
-    ops_of(cache)->sequence_reset(backend, sequence);
-    return 0;
+    if (prefix.n_tokens < DISK_LEAST || disk_cache_has(cache->disk, tokens, prefix.n_tokens))
+        return;
+    pin(cache, &prefix, 1);
+    if (!disk_cache_put(cache->disk, &prefix))
+        pin(cache, &prefix, -1);
 }
 
 /* ---- keeping --------------------------------------------------------------------------------- */
+
+/* Whether the budget holds an entry of this length when there is no other one. */
+static bool can_fit(const struct prefix_cache *cache, int32_t length)
+{
+    struct kv_usage usage;
+    ops_of(cache)->kv_usage(cache->engine->backend, &usage);
+    int64_t pages = (length + (int64_t)usage.page_rows - 1) / usage.page_rows;
+    return entry_bytes(cache, length) + pages * usage.page_bytes <= cache->figures.budget;
+}
 
 /* Whether the budget has room for `bytes` more than what is used; entries go for it. */
 static bool make_room(struct prefix_cache *cache, int64_t bytes)
 {
     count(cache);
     while (cache->figures.used + bytes > cache->figures.budget)
-        if (!evict(cache))
+        if (!evict(cache, false))
             return false;
     return true;
 }
@@ -232,10 +329,7 @@ void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, co
 {
     struct backend *backend = cache->engine->backend;
     int32_t length = sequence->position;
-    if (length == 0 || sequence->broken ||
-        entry_bytes(cache, length) +
-                (int64_t)ops_of(cache)->kv_row_size(backend) * (int64_t)length >
-            cache->figures.budget)
+    if (length == 0 || sequence->broken || !can_fit(cache, length))
         return;
     const struct entry *known = use(cache, tokens, length);
     if (known && known->length == length) /* the same tokens always have the same state */
@@ -248,6 +342,8 @@ void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, co
         make_room(cache, entry_bytes(cache, length)) && fill(cache, entry, sequence, tokens)) {
         insert(cache, entry);
         count(cache);
+        if (cache->figures.used > cache->figures.peak)
+            cache->figures.peak = cache->figures.used;
         return;
     }
     if (entry->rows)
@@ -289,7 +385,7 @@ enum status prefix_cache_reserve(struct prefix_cache *cache, struct sequence *se
     for (;;) {
         enum status status =
             ops_of(cache)->kv_reserve(cache->engine->backend, sequence, rows, error);
-        if (status != STATUS_BUSY || !evict(cache))
+        if (status != STATUS_BUSY || !evict(cache, true))
             return status;
     }
 }

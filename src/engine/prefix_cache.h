@@ -11,7 +11,7 @@
  * Driven by the engine's thread. */
 #pragma once
 
-#include "engine/engine.h"
+#include "engine/disk_cache.h"
 
 /* Where a prefix is worth its memory. */
 enum prefix_kind {
@@ -52,6 +52,7 @@ struct prefix_cache;
 struct prefix_cache_options {
     int64_t budget;  /* bytes of states, ids and held KV rows, never exceeded; 0: nothing is kept */
     int32_t spacing; /* 0: PREFIX_SPACING, more where half of the budget would not hold them */
+    struct disk_cache *disk; /* what outlives the process; NULL: nothing. Borrowed */
 };
 
 struct prefix_cache_figures {
@@ -77,6 +78,9 @@ int32_t prefix_cache_begin(struct prefix_cache *cache, struct sequence *sequence
 /* Keeps the sequence as it stands, if there is memory for it; `tokens` are those of its rows. */
 void prefix_cache_save(struct prefix_cache *cache, struct sequence *sequence, const int32_t *tokens,
                        enum prefix_kind kind);
+/* Gives the prefixes that begin these tokens to the disk, but for periodic ones. Nothing of them
+ * goes before they are written, unless somebody needs their KV rows. */
+void prefix_cache_store(struct prefix_cache *cache, const int32_t *tokens, int32_t n);
 /* Where the chunk that begins at `at` has to end, `end` at the latest, for the next place. */
 int32_t prefix_cache_next_stop(const struct prefix_cache *cache, int32_t at, int32_t end,
                                const struct prefix_places *places);

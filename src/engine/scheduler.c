@@ -49,15 +49,17 @@ static void push_front(struct scheduler *s, struct job *job)
 }
 
 /* The next job that may run, or has been cancelled; NULL: none. */
-static struct job *pop(struct scheduler *s, bool room)
+static struct job *pop(struct scheduler *s, bool room, bool *cancelled)
 {
     struct job *before = NULL;
     for (struct job *job = s->first; job; before = job, job = job->next) {
-        if (!atomic_load(&job->cancel) && (!room || job_must_wait(job)))
+        *cancelled = atomic_load(&job->cancel);
+        if (!*cancelled && (!room || job_must_wait(job)))
             continue;
         *(before ? &before->next : &s->first) = job->next;
         s->last = s->last == job ? before : s->last;
         s->figures.queued--;
+        s->figures.running += !*cancelled;
         return job;
     }
     return NULL;
@@ -71,8 +73,12 @@ static void take_out(struct scheduler *s, int i, struct sequence *sequence)
     struct backend *backend = s->engine->backend;
     backend->ops->sequence_reset(backend, sequence);
     s->idle[s->n_idle++] = sequence;
+    s->turn -= i <= s->turn; /* nobody's turn is skipped */
     for (s->n_running--; i < s->n_running; i++)
         s->running[i] = s->running[i + 1];
+    pthread_mutex_lock(&s->mutex);
+    s->figures.running--; /* before anybody hears that the job has ended */
+    pthread_mutex_unlock(&s->mutex);
 }
 
 static void end_job(struct scheduler *s, int i)
@@ -105,12 +111,13 @@ static bool suspend_last(struct scheduler *s)
 static void admit(struct scheduler *s)
 {
     for (;;) {
+        bool cancelled;
         pthread_mutex_lock(&s->mutex);
-        struct job *job = pop(s, s->n_idle > 0 && !(s->full && s->n_running > 0));
+        struct job *job = pop(s, s->n_idle > 0 && !(s->full && s->n_running > 0), &cancelled);
         pthread_mutex_unlock(&s->mutex);
         if (!job)
             return;
-        if (atomic_load(&job->cancel)) {
+        if (cancelled) {
             generation_stop(job->generation, NULL);
             job_end(job);
             job_unref(job);
@@ -199,43 +206,71 @@ static int gather(struct scheduler *s)
     }
 }
 
-static int64_t decode_each(struct scheduler *s, int n)
+/* Reads a broken sequence's tokens again; the step after that is for this job alone. */
+static void read_again(struct scheduler *s, struct job *job)
+{
+    job->alone = true;
+    generation_start(job->generation, s->cache, generation_suspend(job->generation));
+}
+
+/* A step for each row. Gives the number of those that failed, whose jobs end. */
+static int decode_each(struct scheduler *s, int n)
 {
     struct backend *backend = s->engine->backend;
-    int64_t failed = 1;
+    int failed = 0;
     for (int i = 0; i < n; i++) {
+        struct job *job = s->decoding[i];
         struct error error;
         struct ranked ranked;
-        enum status status = backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error);
-        if (status == STATUS_OK) {
-            generation_take(s->decoding[i]->generation, &ranked, 0);
+        if (n > 1 && s->rows[i].sequence->broken) {
+            read_again(s, job);
+        } else if (backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error) ==
+                   STATUS_OK) {
+            job->alone = false;
+            generation_take(job->generation, &ranked, 0);
         } else {
-            generation_stop(s->decoding[i]->generation, &error);
+            generation_stop(job->generation, &error);
             failed++;
         }
     }
     return failed;
 }
 
+static bool all_together(const struct scheduler *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (s->decoding[i]->alone)
+            return false;
+    return n > 1;
+}
+
 static void decode(struct scheduler *s)
 {
     struct backend *backend = s->engine->backend;
-    int n = gather(s);
-    int64_t failed = 0;
+    int n = gather(s), failed = 0;
+    bool together = all_together(s, n), done = false;
+    int64_t drawn = 0;
     if (n == 0)
         return;
+    for (int i = 0; i < n; i++)
+        drawn -= generation_figures(s->decoding[i]->generation)->generated;
     double start = clock_seconds();
-    if (backend->ops->decode_step(backend, s->rows, n, s->ranked, NULL) == STATUS_OK)
-        for (int i = 0; i < n; i++)
-            generation_take(s->decoding[i]->generation, &s->ranked[i], i);
-    else
-        failed = decode_each(s, n);
+    if (together)
+        done = backend->ops->decode_step(backend, s->rows, n, s->ranked, NULL) == STATUS_OK;
+    for (int i = 0; i < n && done; i++)
+        generation_take(s->decoding[i]->generation, &s->ranked[i], i);
+    if (!done)
+        failed = decode_each(s, n) + together;
+    for (int i = 0; i < n; i++)
+        drawn += generation_figures(s->decoding[i]->generation)->generated;
     double seconds = clock_seconds() - start;
     pthread_mutex_lock(&s->mutex);
     s->figures.steps++;
     s->figures.rows += n;
-    s->figures.drawn += n - (failed > 0 ? failed - 1 : 0);
-    s->figures.most_rows = n > s->figures.most_rows ? n : s->figures.most_rows;
+    s->figures.drawn += drawn;
+    int together_rows = done ? n : 1;
+    if (together_rows > s->figures.most_rows)
+        s->figures.most_rows = together_rows;
     s->figures.decode_seconds += seconds;
     s->figures.failed_steps += failed;
     pthread_mutex_unlock(&s->mutex);
@@ -255,9 +290,11 @@ static void cancel_all(struct scheduler *s)
 static bool wait_for_work(struct scheduler *s)
 {
     pthread_mutex_lock(&s->mutex);
-    s->figures.running = s->n_running;
     prefix_cache_read_figures(s->cache, &s->figures.cache);
-    while (s->n_running == 0 && !s->first && !s->stopping)
+    if (s->options.disk)
+        disk_cache_read_figures(s->options.disk, &s->figures.disk);
+    while (s->n_running == 0 && !s->first && !s->stopping &&
+           !(s->options.disk && disk_cache_has_work(s->options.disk)))
         pthread_cond_wait(&s->changed, &s->mutex);
     if (s->cancelling)
         cancel_all(s);
@@ -275,6 +312,8 @@ static void *run(void *context)
         read_chunk(s);
         decode(s);
         sweep(s);
+        if (s->options.disk)
+            disk_cache_work(s->options.disk);
     }
     pthread_mutex_lock(&s->mutex);
     s->started = false;
@@ -309,11 +348,17 @@ enum status scheduler_new(struct engine *engine, struct prefix_cache *cache,
                           const struct scheduler_options *options, struct scheduler **out,
                           struct error *error)
 {
+    int most = engine->backend->limits.max_rows;
+    *out = NULL;
+    if (options->parallel < 1 || options->parallel > most)
+        return error_set(error, STATUS_INVALID, "parallel: found %d, wanted 1 to %d",
+                         options->parallel, most);
     struct scheduler *s = *out = calloc(1, sizeof *s);
     if (!s)
         return error_no_memory(error, "the scheduler");
     s->engine = engine;
     s->cache = cache;
+    s->turn = -1; /* the first one begins */
     s->options = *options;
     chunk_size_init(&s->chunk, options->chunk_seconds, engine->backend->limits.max_chunk);
     pthread_mutex_init(&s->mutex, NULL);
@@ -363,6 +408,13 @@ void scheduler_free(struct scheduler *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->mutex);
     free(s);
+}
+
+void scheduler_wake(struct scheduler *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 void scheduler_read_figures(struct scheduler *s, struct scheduler_figures *out)

@@ -8,8 +8,9 @@
  * allows it.
  *
  * When KV rows run out, first entries of the prefix cache go, then the job that came last gives its
- * place back and reads everything again later. A step that fails is repeated for each row alone:
- * only those that fail again end. */
+ * place back and reads everything again later. A step that fails is repeated for each row alone,
+ * after its tokens were read again if the device left the sequence broken: only those that fail
+ * again end. */
 #pragma once
 
 #include "engine/generation.h"
@@ -18,10 +19,11 @@ struct scheduler;
 struct job;
 
 struct scheduler_options {
-    int parallel;         /* sequences, as many as the engine was planned for; <= its max_rows */
-    int queue;            /* jobs that may wait */
-    int mailbox;          /* tokens a job may be ahead of its reader; more cancel it */
-    double chunk_seconds; /* of one prompt's chunk */
+    int parallel;            /* sequences, as many as the engine was planned for; <= its max_rows */
+    int queue;               /* jobs that may wait */
+    int mailbox;             /* tokens a job may be ahead of its reader; more cancel it */
+    double chunk_seconds;    /* of one prompt's chunk */
+    struct disk_cache *disk; /* the prefix cache's; NULL: none */
 };
 
 /* Counted since the start. */
@@ -34,6 +36,7 @@ struct scheduler_figures {
     int64_t failed_steps;        /* that the device failed */
     double read_seconds, decode_seconds;
     struct prefix_cache_figures cache;
+    struct disk_cache_figures disk; /* zeros without one */
 };
 
 /* The engine must be open; it, and the cache, are the scheduler's until it is freed. */
@@ -45,6 +48,8 @@ enum status scheduler_new(struct engine *engine, struct prefix_cache *cache,
 void scheduler_stop(struct scheduler *scheduler, double grace);
 /* After scheduler_stop; jobs that are still held stay valid. */
 void scheduler_free(struct scheduler *scheduler);
+/* The disk cache has work: any thread. */
+void scheduler_wake(struct scheduler *scheduler);
 void scheduler_read_figures(struct scheduler *scheduler, struct scheduler_figures *out);
 
 /* ---- jobs: any thread ------------------------------------------------------------------------ */
@@ -69,5 +74,5 @@ enum status scheduler_submit(struct scheduler *scheduler, const struct generatio
 int job_wait(struct job *job, double seconds, struct generated *out, int n, struct job_news *news);
 /* The engine lets go of it within one step. */
 void job_cancel(struct job *job);
-/* Cancels what has not ended. */
+/* Cancels what has not ended. What its options borrow is needed until JOB_ENDED was seen. */
 void job_free(struct job *job);

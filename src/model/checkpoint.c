@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
+#include "base/sha256.h"
 #include "model/shards.h"
 
 enum part {
@@ -398,4 +400,28 @@ int checkpoint_n_shards(const struct checkpoint *checkpoint)
 const struct checkpoint_part *checkpoint_parts(const struct checkpoint *checkpoint)
 {
     return checkpoint->parts;
+}
+
+#define SAMPLE 64 /* bytes, at the beginning, in the middle and at the end of a tensor */
+
+enum status checkpoint_digest(const struct checkpoint *checkpoint, char hex[65],
+                              struct error *error)
+{
+    struct bytes all = {0};
+    for (size_t i = 0; i < checkpoint->set.n_tensors; i++) {
+        const struct tensor *tensor = checkpoint->set.tensors[i];
+        char shape[160];
+        tensor_describe_shape(tensor->dims, tensor->n_dims, shape, sizeof shape);
+        bytes_format(&all, "%s %s %s %lld\n", tensor->name, tensor->dtype, shape,
+                     (long long)tensor->size);
+        size_t size = (size_t)tensor->size, sample = size < SAMPLE ? size : SAMPLE;
+        bytes_append(&all, tensor->data, sample);
+        bytes_append(&all, tensor->data + (size - sample) / 2, sample);
+        bytes_append(&all, tensor->data + (size - sample), sample);
+    }
+    if (!all.failed)
+        sha256_bytes(all.data, all.length, hex);
+    bool failed = all.failed;
+    bytes_clear(&all);
+    return failed ? error_no_memory(error, "the checkpoint's digest") : STATUS_OK;
 }

@@ -30,5 +30,9 @@ int checkpoint_n_shards(const struct checkpoint *checkpoint);
 /* Reads all shards into memory; with lock they stay there, or STATUS_NO_MEMORY. */
 void checkpoint_preload(const struct checkpoint *checkpoint);
 enum status checkpoint_lock(const struct checkpoint *checkpoint, struct error *error);
+/* Tells checkpoints apart: SHA-256, in hex, of the names, dtypes, shapes and sizes of all tensors
+ * and of some bytes of each. STATUS_NO_MEMORY. */
+enum status checkpoint_digest(const struct checkpoint *checkpoint, char hex[65],
+                              struct error *error);
 /* A table that ends with a NULL name. */
 const struct checkpoint_part *checkpoint_parts(const struct checkpoint *checkpoint);

@@ -170,7 +170,7 @@ void http_server_drain(struct http_server *server, double grace)
         MHD_quiesce_daemon(server->daemon);
         shutdown(server->listener, SHUT_RDWR); /* closed at the end: its thread may be looking */
     }
-    http_watch_cut(server, false);
+    http_watch_cut_idle(server);
     http_watch_wait(server, grace);
 }
 
@@ -179,9 +179,7 @@ void http_server_stop(struct http_server *server, double grace)
     if (!server)
         return;
     http_server_drain(server, grace);
-    atomic_store(&server->cut, true);
-    http_watch_cut(server, true);
-    MHD_stop_daemon(server->daemon);
+    MHD_stop_daemon(server->daemon); /* shuts all sockets, so that clients count as gone */
     http_watch_stop(server);
     free_server(server);
 }

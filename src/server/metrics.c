@@ -122,6 +122,15 @@ static void print_scheduler(const struct scheduler_figures *s, struct bytes *out
          (double)s->cache.misses},
         {"calla_cache_evictions_total", "counter", "prefixes that had to go",
          (double)s->cache.evictions},
+        {"calla_disk_cache_bytes", "gauge", "bytes of the disk cache's files",
+         (double)s->disk.used},
+        {"calla_disk_cache_files", "gauge", "prefixes on the disk", s->disk.files},
+        {"calla_disk_cache_loads_total", "counter", "prompts that went on from the disk",
+         (double)s->disk.loads},
+        {"calla_disk_cache_writes_total", "counter", "prefixes written to the disk",
+         (double)s->disk.writes},
+        {"calla_disk_cache_failures_total", "counter", "files that could not be written or read",
+         (double)s->disk.failures},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         print_one(rows[i].name, rows[i].type, rows[i].help, rows[i].value, out);

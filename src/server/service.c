@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/sha256.h"
 #include "library/template_check.h"
 
 #define MAILBOX 8192 /* tokens that a reader may be behind */
@@ -108,13 +109,47 @@ static enum status open_engine(struct service *service, struct error *error)
                                                    : status;
 }
 
+static void wake(void *context)
+{
+    const struct service *service = context;
+    scheduler_wake(service->scheduler);
+}
+
+static enum status open_disk(struct service *service, struct error *error)
+{
+    char weights[SHA256_HEX_SIZE];
+    if (!service->options.disk_folder)
+        return STATUS_OK;
+    enum status status = checkpoint_digest(service->model.checkpoint, weights, error);
+    const struct disk_cache_options options = {.folder = service->options.disk_folder,
+                                               .budget = service->options.disk_bytes,
+                                               .weights = weights,
+                                               .log = service->options.log,
+                                               .log_context = service->options.log_context,
+                                               .wake = wake,
+                                               .wake_context = service};
+    if (status == STATUS_OK)
+        status = disk_cache_open(&service->engine, &options, &service->disk, error);
+    if (status != STATUS_OK)
+        return status;
+    struct disk_cache_figures figures;
+    char line[160];
+    disk_cache_read_figures(service->disk, &figures);
+    snprintf(line, sizeof line, "disk cache: %d prefixes, %.2f of %.2f GiB", figures.files,
+             (double)figures.used / (1 << 30), (double)figures.budget / (1 << 30));
+    log_line(service, line);
+    return STATUS_OK;
+}
+
 static enum status open_scheduler(struct service *service, struct error *error)
 {
-    const struct prefix_cache_options cache = {.budget = service->plan.cache_bytes};
+    const struct prefix_cache_options cache = {.budget = service->plan.cache_bytes,
+                                               .disk = service->disk};
     const struct scheduler_options options = {.parallel = service->plan.parallel,
                                               .queue = service->options.queue,
                                               .mailbox = MAILBOX,
-                                              .chunk_seconds = service->options.chunk_seconds};
+                                              .chunk_seconds = service->options.chunk_seconds,
+                                              .disk = service->disk};
     enum status status = prefix_cache_new(&service->engine, &cache, &service->cache, error);
     return status == STATUS_OK ? scheduler_new(&service->engine, service->cache, &options,
                                                &service->scheduler, error)
@@ -151,6 +186,8 @@ enum status service_open(struct service *service, struct error *error)
     if (status == STATUS_OK)
         status = set_defaults(service, error);
     if (status == STATUS_OK)
+        status = open_disk(service, error);
+    if (status == STATUS_OK)
         status = open_scheduler(service, error);
     if (status == STATUS_OK)
         atomic_store(&service->state, SERVICE_READY);
@@ -171,8 +208,9 @@ void service_stop(struct service *service, double grace)
 
 void service_close(struct service *service)
 {
-    scheduler_free(service->scheduler);
     prefix_cache_free(service->cache);
+    disk_cache_close(service->disk); /* before the scheduler, which it wakes */
+    scheduler_free(service->scheduler);
     engine_close(&service->engine);
     model_close(&service->model);
     metrics_clear(&service->metrics);

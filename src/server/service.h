@@ -23,6 +23,8 @@ struct service_options {
     const char *cpu;
     bool lock, warm_up;
     struct server_wishes wishes;
+    const char *disk_folder; /* of the disk cache; NULL: none */
+    int64_t disk_bytes;
     int queue;            /* requests that may wait */
     double chunk_seconds; /* see struct scheduler_options */
     const char *preset;   /* sampling and thinking by default; NULL: the checkpoint's */
@@ -40,6 +42,7 @@ struct service {
     struct model model;
     struct server_plan plan;
     struct engine engine;
+    struct disk_cache *disk; /* NULL: none */
     struct prefix_cache *cache;
     struct scheduler *scheduler;
     struct calla_request defaults; /* sampling and thinking */

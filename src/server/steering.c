@@ -12,7 +12,7 @@ bool steering_is_needed(const struct steering_options *options)
 /* Whether the thought has no more room than its last line break needs. */
 static bool is_spent(const struct steering *s)
 {
-    int32_t last = s->thought > 0 && s->newline >= 0 ? 1 : 0;
+    int32_t last = s->newline >= 0 ? 1 : 0;
     return s->options.thinking_budget >= 0 && s->thought + last >= s->options.thinking_budget;
 }
 

@@ -1,5 +1,6 @@
-/* Allocations of each backend: opening one and a sequence runs out of memory at every place, and a
- * step allocates nothing, so that none can run out and the plan holds for prompts of any length. */
+/* Allocations of each backend: opening one, a sequence and a hold run out of memory at every place,
+ * and a step allocates nothing, so that none can run out and the plan holds for prompts of any
+ * length. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,20 +25,34 @@ static struct backend_options options(void)
                                     .threads = 3};
 }
 
+/* A step, and another one from a hold on its row. */
+static enum status decode(struct backend *b, struct sequence *sequence, struct error *error)
+{
+    struct ranked ranked;
+    struct kv_hold *hold;
+    struct row row = {sequence, 1};
+    enum status status = b->ops->decode_step(b, &row, 1, &ranked, error);
+    if (status == STATUS_OK)
+        status = b->ops->kv_hold(b, sequence, 1, &hold, error);
+    if (status != STATUS_OK)
+        return status;
+    status = b->ops->kv_attach(b, sequence, hold, 1, error);
+    b->ops->kv_release(b, hold);
+    return status;
+}
+
 static enum status open_and_decode(void *context, struct error *error)
 {
     const struct backend_ops *ops = context;
     struct backend_options opening = options();
     struct backend *b;
     struct sequence *sequence;
-    struct ranked ranked;
     enum status status = ops->open(&opening, &b, error);
     if (status != STATUS_OK)
         return status;
     status = ops->sequence_new(b, &sequence, error);
     if (status == STATUS_OK) {
-        struct row row = {sequence, 1};
-        status = ops->decode_step(b, &row, 1, &ranked, error);
+        status = decode(b, sequence, error);
         ops->sequence_free(b, sequence);
     }
     ops->close(b);
@@ -54,9 +69,10 @@ static void opening_fails(void **state)
     }
 }
 
-/* Everything that a caller may do between opening and closing, snapshots too. */
-static enum status use(struct backend *b, struct sequence *const sequences[2], void *snapshot,
-                       float *logits, struct error *error)
+/* Everything that a caller may do between opening and closing but kv_hold, snapshots too. `hold` is
+ * of the second sequence's row. */
+static enum status use(struct backend *b, struct sequence *const sequences[2], struct kv_hold *hold,
+                       void *snapshot, float *logits, struct error *error)
 {
     struct ranked ranked[ROWS];
     const struct backend_ops *ops = b->ops;
@@ -80,7 +96,16 @@ static enum status use(struct backend *b, struct sequence *const sequences[2], v
     if (status == STATUS_OK)
         status = ops->state_write(b, first, n, snapshot, error);
     if (status == STATUS_OK)
-        ops->sequence_reset(b, first);
+        status = ops->kv_reserve(b, first, CONTEXT, error);
+    if (status == STATUS_OK)
+        status = ops->kv_attach(b, first, hold, 1, error);
+    if (status == STATUS_OK)
+        status = ops->state_write(b, first, 1, snapshot, error);
+    rows[2].sequence = first; /* behind the common row: one of the two takes a page */
+    if (status == STATUS_OK)
+        status = ops->decode_step(b, rows + 1, 2, ranked, error);
+    ops->sequence_reset(b, first);
+    ops->kv_release(b, hold);
     return status;
 }
 
@@ -98,8 +123,13 @@ static void steps_allocate_nothing(void **state)
         size_t size = (*ops)->state_size(b), row = (*ops)->kv_row_size(b);
         void *snapshot = malloc(size > row ? size : row);
         assert_true(logits && snapshot);
+        struct row one = {sequences[1], 1};
+        struct ranked ranked;
+        struct kv_hold *hold;
+        assert_int_equal((*ops)->decode_step(b, &one, 1, &ranked, &error), STATUS_OK);
+        assert_int_equal((*ops)->kv_hold(b, sequences[1], 1, &hold, &error), STATUS_OK);
         alloc_start(0, 0);
-        enum status status = use(b, sequences, snapshot, logits, &error);
+        enum status status = use(b, sequences, hold, snapshot, logits, &error);
         size_t n = alloc_stop();
         if (status != STATUS_OK)
             fail_msg("%s: %s", (*ops)->name, error.message);

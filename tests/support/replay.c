@@ -207,6 +207,7 @@ const struct backend_ops backend_replay = {
     .kv_reserve = kv_pool_reserve,
     .kv_hold = kv_pool_hold,
     .kv_release = kv_pool_release,
+    .kv_hold_read = kv_pool_hold_read,
     .kv_attach = kv_pool_attach,
     .kv_usage = kv_pool_usage,
 };
