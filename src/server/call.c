@@ -34,6 +34,8 @@ struct call *call_new(struct service *service, struct http_exchange *exchange, b
 
 void call_free(struct call *call)
 {
+    for (int i = 0; i < call->n; i++)
+        choice_cancel(&call->choices[i]); /* all at once, for clearing waits for each to end */
     for (int i = 0; i < call->n; i++) {
         choice_clear(&call->choices[i]);
         if (call->parts) {

@@ -66,7 +66,7 @@ def mutate(noise, body):
         parent[noise.choice(["x", "", "stream", "error", "\u00e9", "a" * 300])] = parent[key]
     else:
         other = body
-        for step in noise.choice([p for p in places(body) if p and p[:len(path)] != path]):
+        for step in noise.choice([p for p in places(body) if not p or p[:len(path)] != path]):
             other = other[step]
         parent[key] = copy.deepcopy(other)
 
