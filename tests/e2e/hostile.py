@@ -51,7 +51,10 @@ def places(value, path=()):
 
 def mutate(noise, body):
     """Changes one place: another value, none, a copy, a value of another place."""
-    path = noise.choice([p for p in places(body) if p])
+    candidates = [p for p in places(body) if p]
+    if not candidates:
+        return
+    path = noise.choice(candidates)
     parent = body
     for key in path[:-1]:
         parent = parent[key]
