@@ -251,7 +251,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 FORCE:
 
-tests: $(TESTS:%=$(BUILD)/tests/%)
+REPLAY_SERVER := $(BUILD)/tests/server/replay_server # for the end-to-end tests
+tests: $(TESTS:%=$(BUILD)/tests/%) $(REPLAY_SERVER)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(HELPERS) $(BUILD)/internal.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) $(LDFLAGS) $(OUTPUT) $< $(HELPERS) $(BUILD)/internal.a $(LDLIBS) -lcmocka $(DONE)

@@ -97,6 +97,32 @@ def noise(backend):
     return NOISE[backend]
 
 
+@pytest.fixture(scope="session")
+def server():
+    """A server that all tests share: what they say about its cache and figures is relative."""
+    from serving import Server  # wants packages that other tests do not need
+    with Server("--cache-ram", "400M", "--queue", 300) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def exact():
+    """A server on the ref backend, which gives the same bits for every cut of a prompt."""
+    from serving import Server
+    with Server("--backend", "ref", "--cache-ram", "100M") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def replay():
+    """A server that answers with given texts."""
+    from serving import REPLAY, ReplayServer
+    if not REPLAY.exists():
+        pytest.skip(f"{REPLAY} is not there: make tests")
+    with ReplayServer() as running:
+        yield running
+
+
 @pytest.fixture
 def full(request):
     return request.config.getoption("--full")

@@ -29,11 +29,11 @@ def default_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(*arguments, **options):
+def start(*arguments, program=CALLA, **options):
     """A running calla; stdout and stderr are pipes unless told otherwise."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
                "cwd": ROOT, "preexec_fn": default_signals, **options}
-    return subprocess.Popen([str(CALLA), *map(str, arguments)], **options)
+    return subprocess.Popen([str(program), *map(str, arguments)], **options)
 
 
 def read_some(stream, seconds=30):

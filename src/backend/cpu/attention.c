@@ -103,6 +103,8 @@ static void attend(const struct attention *a, int row, int n, int kv_head, int32
     const struct cpu_sequence *sequence = run_of(b, row)->sequence;
     int plane = plane_of(a, kv_head);
     float(*queries)[QUERIES][HEAD_DIM] = tile->queries;
+    if (to > b->positions[row + n - 1] + 1) /* behind it there may be no page */
+        to = b->positions[row + n - 1] + 1;
     for (int r = 0; r < n; r++) {
         attend_init(&states[r]);
         for (int q = 0; q < QUERIES; q++)
