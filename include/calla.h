@@ -37,7 +37,8 @@ enum calla_status {
     CALLA_OK = 0,
     CALLA_INVALID,   /* an argument, a file or a field is wrong */
     CALLA_IO,        /* the system refused to open, read or map */
-    CALLA_NO_MEMORY, /* an allocation failed, or the memory plan does not fit this machine */
+    CALLA_NO_MEMORY, /* an allocation failed, the memory plan does not fit this machine, or the
+                        memory that is planned is in use */
     CALLA_CONTEXT,   /* the prompt is longer than the context */
     CALLA_CANCELLED, /* calla_cancel was called */
     CALLA_DEVICE,    /* the backend failed */

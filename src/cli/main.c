@@ -1,8 +1,10 @@
 /* The `calla` program: finds the subcommand and hands over. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -112,8 +114,18 @@ static int dispatch(int argc, char **argv)
     return EXIT_USAGE;
 }
 
+/* A standard stream that is closed must not become the number of a socket or a file, which would
+ * then get what is meant for the stream. Reading and writing still fail. */
+static void occupy_standard_streams(void)
+{
+    for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++)
+        if (fcntl(i, F_GETFD) < 0 && open("/dev/null", i == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return;
+}
+
 int main(int argc, char **argv)
 {
+    occupy_standard_streams();
     /* a reader that leaves and a file that the system limits show as write errors */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

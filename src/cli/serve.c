@@ -13,6 +13,7 @@
 
 struct serve {
     struct serve_options options;
+    struct line_log lines;
     struct device_options device;
     struct option_list aliases, keys;
     const char *key_file, *log, *reasoning_field;
@@ -114,21 +115,19 @@ static sigset_t ending(void)
 
 static void print_line(void *context, const char *line)
 {
-    (void)context;
-    fprintf(stderr, "%s\n", line);
+    line_log_print(context, "%s", line);
 }
 
-static void print_address(const struct serve *serve, const struct server *server)
+static void print_address(struct serve *serve, const struct server *server)
 {
     const char *host = serve->options.host;
     bool bare = strchr(host, ':') && host[0] != '[';
-    fprintf(stderr, "listening on http://%s%s%s:%d\n", bare ? "[" : "", host, bare ? "]" : "",
-            server_port(server));
+    line_log_print(&serve->lines, "listening on http://%s%s%s:%d", bare ? "[" : "", host,
+                   bare ? "]" : "", server_port(server));
     if (!is_loopback(host) && serve->options.n_keys == 0)
-        fprintf(stderr,
-                "warning: anybody who reaches %s may use this server: --api-key asks for a "
-                "key\n",
-                host);
+        line_log_print(
+            &serve->lines,
+            "warning: anybody who reaches %s may use this server: --api-key asks for a key", host);
 }
 
 /* Answers until a signal comes. */
@@ -145,10 +144,10 @@ static int run_server(struct serve *serve, struct server *server)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (status != STATUS_OK)
         return command_failed(&error);
-    fprintf(stderr, "ready after %.2f s\n", clock_seconds() - start);
+    line_log_print(&serve->lines, "ready after %.2f s", clock_seconds() - start);
     sigwait(&set, &number);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    fprintf(stderr, "stopping\n");
+    line_log_print(&serve->lines, "stopping");
     return EXIT_DONE;
 }
 
@@ -172,7 +171,6 @@ static int run_serve(int argc, char **argv)
 {
     struct serve serve = {
         .options = {.host = "127.0.0.1",
-                    .log = STDERR_FILENO,
                     .service = {.log = print_line, .disk_bytes = (int64_t)32 << 30}},
         .port = 8080,
         .queue = 64,
@@ -228,7 +226,10 @@ static int run_serve(int argc, char **argv)
         code = check(&serve);
     if (code < 0) {
         service->path = positionals[0];
+        service->log_context = serve.options.log = &serve.lines;
+        line_log_init(&serve.lines, STDERR_FILENO);
         code = open_and_run(&serve);
+        line_log_clear(&serve.lines);
     }
     bytes_clear(&serve.key_text);
     return code;

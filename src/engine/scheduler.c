@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "engine/chunk.h"
 #include "engine/job.h"
 
@@ -77,7 +78,7 @@ static void take_out(struct scheduler *s, int i, struct sequence *sequence)
     for (s->n_running--; i < s->n_running; i++)
         s->running[i] = s->running[i + 1];
     pthread_mutex_lock(&s->mutex);
-    s->figures.running--;
+    s->figures.running--; /* before anybody hears that the job has ended */
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -308,6 +309,7 @@ static bool wait_for_work(struct scheduler *s)
 static void *run(void *context)
 {
     struct scheduler *s = context;
+    thread_set_name("calla-engine");
     while (wait_for_work(s)) {
         sweep(s);
         admit(s);

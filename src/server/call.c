@@ -201,6 +201,10 @@ static bool pump(struct call *call)
             call->problem = call->choices[i].problem;
         }
     }
+    if (done < call->n && !call->failed && atomic_load(&call->service->state) == SERVICE_STOPPING) {
+        call->failed = true;
+        choice_shutting_down(&call->problem);
+    }
     return done == call->n || call->failed;
 }
 
@@ -312,10 +316,10 @@ static void print_comments(struct call *call)
         sse_progress(figures->prompt, read, figures->cached, call->out);
     }
     double now = clock_seconds();
+    if (call->out->length == 0 && now - call->sent >= KEEP_ALIVE)
+        sse_comment("keep-alive", call->out);
     if (call->out->length > 0)
         call->sent = now;
-    else if (now - call->sent >= KEEP_ALIVE)
-        sse_comment("keep-alive", call->out);
 }
 
 static enum http_more produce(void *context, struct bytes *out)

@@ -119,6 +119,12 @@ static void take(struct choice *choice, const struct generated *generated)
     output_push(&choice->output, generated->token);
 }
 
+void choice_shutting_down(struct openai_problem *problem)
+{
+    openai_problem_set(problem, 503, "server_error", "shutting_down", NULL,
+                       "the server is shutting down");
+}
+
 /* Why a job ended that was not asked to. */
 static void explain(struct choice *choice)
 {
@@ -130,8 +136,7 @@ static void explain(struct choice *choice)
         openai_problem_set(&choice->problem, 503, "server_error", "slow_reader", NULL,
                            "the answer was cancelled: it was not read as fast as it came");
     else
-        openai_problem_set(&choice->problem, 503, "server_error", "shutting_down", NULL,
-                           "the server is shutting down");
+        choice_shutting_down(&choice->problem);
 }
 
 static void finish(struct choice *choice)

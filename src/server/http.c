@@ -162,18 +162,24 @@ int http_server_port(const struct http_server *server)
     return server->port;
 }
 
+void http_server_drain(struct http_server *server, double grace)
+{
+    if (!server)
+        return;
+    if (!atomic_exchange(&server->stopping, true)) {
+        MHD_quiesce_daemon(server->daemon);
+        shutdown(server->listener, SHUT_RDWR); /* closed at the end: its thread may be looking */
+    }
+    http_watch_cut_idle(server);
+    http_watch_wait(server, grace);
+}
+
 void http_server_stop(struct http_server *server, double grace)
 {
     if (!server)
         return;
-    atomic_store(&server->stopping, true);
-    MHD_quiesce_daemon(server->daemon);
-    shutdown(server->listener, SHUT_RDWR); /* closed at the very end: its thread may be looking */
-    http_watch_cut(server, false);
-    http_watch_wait(server, grace);
-    atomic_store(&server->cut, true);
-    http_watch_cut(server, true);
-    MHD_stop_daemon(server->daemon);
+    http_server_drain(server, grace);
+    MHD_stop_daemon(server->daemon); /* shuts all sockets, so that clients count as gone */
     http_watch_stop(server);
     free_server(server);
 }

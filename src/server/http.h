@@ -79,10 +79,12 @@ enum status http_server_start(const struct http_options *options, struct http_se
 int http_server_port(const struct http_server *server);
 /* Requests whose headers have arrived and whose answer is not yet sent. Any thread. */
 unsigned http_server_running(struct http_server *server);
-/* Stops listening and closes idle connections at once; new requests get 503. Requests that run may
- * finish for `grace` seconds, then their clients count as gone and connections are cut. Returns
- * when all threads have ended, which needs handlers and producers that look (see above), and frees
- * the server. NULL is allowed. */
+/* Stops listening and closes idle connections at once; new requests get 503. Returns when no
+ * request runs any more, after `grace` seconds at most. NULL is allowed. */
+void http_server_drain(struct http_server *server, double grace);
+/* The same; then the clients of requests that still run count as gone and connections are cut.
+ * Returns when all threads have ended, which needs handlers and producers that look (see above),
+ * and frees the server. NULL is allowed. */
 void http_server_stop(struct http_server *server, double grace);
 
 /* ---- the request; what is given lives as long as the exchange -------------------------------- */

@@ -21,11 +21,11 @@ void http_header(struct http_exchange *exchange, const char *name, const char *v
     bytes_append(&exchange->fields, value, strlen(value) + 1);
 }
 
-/* Steps through the fields; *at begins at 0. */
+/* Steps through the fields, none when one is torn; *at begins at 0. */
 static bool next_field(const struct bytes *fields, size_t *at, const char **name,
                        const char **value)
 {
-    if (*at >= fields->length)
+    if (fields->failed || *at >= fields->length)
         return false;
     *name = fields->data + *at;
     *value = *name + strlen(*name) + 1;
@@ -75,9 +75,10 @@ void http_answer_bytes(struct http_exchange *exchange, unsigned status, const ch
         return;
     }
     exchange->sent = exchange->answered ? exchange->sent : body->length;
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        body->length, body->data ? body->data : "",
-        body->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *response =
+        body->data
+            ? MHD_create_response_from_buffer_with_free_callback(body->length, body->data, free)
+            : MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!response)
         bytes_clear(body);
     *body = (struct bytes){0};
@@ -149,7 +150,9 @@ enum MHD_Result http_answer_queue(struct http_exchange *exchange)
     size_t at = 0;
     while (next_field(&exchange->fields, &at, &name, &value))
         MHD_add_response_header(response, name, value);
-    enum MHD_Result result = MHD_queue_response(exchange->mhd, exchange->status, response);
+    enum MHD_Result result = MHD_NO; /* better no answer than one that lacks headers */
+    if (!exchange->fields.failed)
+        result = MHD_queue_response(exchange->mhd, exchange->status, response);
     MHD_destroy_response(response);
     http_watch(exchange->connection, false,
                server->options.idle_seconds + (double)exchange->sent / SLOWEST);

@@ -45,8 +45,7 @@ const char *http_peer(const struct http_exchange *exchange)
 
 bool http_client_gone(struct http_exchange *exchange)
 {
-    if (!atomic_load(&exchange->gone) && (atomic_load(&exchange->connection->server->cut) ||
-                                          http_watch_gone(exchange->connection->fd)))
+    if (!atomic_load(&exchange->gone) && http_watch_gone(exchange->connection->fd))
         atomic_store(&exchange->gone, true);
     return atomic_load(&exchange->gone);
 }
@@ -86,7 +85,7 @@ void *http_exchange_begin(void *context, const char *uri, struct MHD_Connection 
     exchange->connection = connection;
     exchange->mhd = mhd;
     exchange->began = clock_seconds();
-    exchange->path = uri ? http_path_decode(uri) : NULL;
+    exchange->path = uri ? http_path_decode(uri, &exchange->path_valid) : NULL;
     snprintf(exchange->id, sizeof exchange->id, "req_%s%08llx", server->id_prefix,
              (unsigned long long)atomic_fetch_add(&server->n_ids, 1));
     http_watch(connection, true, server->options.request_seconds);

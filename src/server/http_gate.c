@@ -220,12 +220,14 @@ static void check_request(struct http_exchange *exchange)
     if (!is_token(exchange->method)) {
         wrong = "the request's method is not one";
         exchange->method = "?";
-    } else if (!exchange->path) {
+    } else if (!exchange->path && !exchange->path_valid) {
         wrong = "the request's path is not one: wanted a slash, then UTF-8 or %XX";
     }
     exchange->close = wrong != NULL;
     if (wrong) {
         http_problem(exchange, 400, HTTP_INVALID, NULL, NULL, wrong);
+    } else if (!exchange->path) {
+        http_problem(exchange, 500, HTTP_FAILED, NULL, NULL, "out of memory for the request");
     } else if (!headers_fit(exchange)) {
         exchange->close = true;
         http_problem(exchange, 431, HTTP_INVALID, NULL, NULL,

@@ -45,7 +45,6 @@ struct http_server {
     struct MHD_Daemon *daemon;
     int listener, port;
     atomic_bool stopping; /* no new requests */
-    atomic_bool cut;      /* nor those that run */
     /* http_watch.c */
     pthread_mutex_t lock;
     pthread_cond_t timer, idle; /* an earlier deadline; n_running has become 0 */
@@ -60,9 +59,9 @@ struct http_exchange {
     struct http_connection *connection;
     struct MHD_Connection *mhd;
     char id[HTTP_ID_SIZE];
-    char *path;         /* NULL: unreadable */
+    char *path; /* NULL: unreadable, or there was no memory for it */
+    bool path_valid;
     const char *method; /* libmicrohttpd's; NULL until the headers are there */
-    size_t uri_length;
     double began;
     const struct http_route *route;
     /* the body */
@@ -83,7 +82,8 @@ struct http_exchange {
         void *context;
         http_release *release; /* NULL: no stream */
         struct bytes out;
-        size_t taken; /* bytes of `out` */
+        size_t taken;  /* bytes of `out` */
+        double looked; /* for the client, in the clock's seconds */
         bool ended;
     } stream;
 };
@@ -102,8 +102,8 @@ void http_watch_remove(struct http_connection *connection);
  * gives no more bytes, so that the request can be answered; or it is cut. */
 void http_watch(struct http_connection *connection, bool reading, double seconds);
 void http_watch_running(struct http_connection *connection, bool running);
-/* Cuts connections: those without a running request, or all. */
-void http_watch_cut(struct http_server *server, bool all);
+/* Cuts connections without a running request. */
+void http_watch_cut_idle(struct http_server *server);
 /* Waits until no request runs, at most so many seconds. */
 void http_watch_wait(struct http_server *server, double seconds);
 /* Whether the socket's other end is closed, for writing at least. */
@@ -130,8 +130,8 @@ uint64_t http_told_length(struct http_exchange *exchange);
 bool http_key_fits(const struct http_server *server, const char *authorization);
 void http_cors_fields(struct http_exchange *exchange);
 void http_cors_preflight(struct http_exchange *exchange, const char *methods);
-/* The path of a request's target, decoded, of its own; NULL: invalid, or out of memory. */
-char *http_path_decode(const char *target);
+/* The path of a request's target, decoded, of its own; NULL: not *valid, or out of memory. */
+char *http_path_decode(const char *target, bool *valid);
 
 /* ---- http_answer.c ---- */
 enum MHD_Result http_answer_queue(struct http_exchange *exchange);

@@ -29,30 +29,31 @@ static bool has_controls(const char *text)
     return false;
 }
 
-char *http_path_decode(const char *target)
+char *http_path_decode(const char *target, bool *valid)
 {
     const char *at = skip_authority(target);
     size_t length = strcspn(at, "?#"), n = 0;
     char *path = malloc(length + 2);
+    *valid = true;
     if (!path)
         return NULL;
     if (length == 0 && at != target) /* "http://host" */
         path[n++] = '/';
-    bool valid = length > 0 || n > 0;
-    for (size_t i = 0; i < length && valid; i++) {
+    for (size_t i = 0; i < length && *valid; i++) {
         unsigned char c = (unsigned char)at[i];
         if (c == '%') {
             int high = hex_digit(at[i + 1]), low = high < 0 ? -1 : hex_digit(at[i + 2]);
-            valid = low >= 0;
-            c = (unsigned char)(high << 4 | low);
+            *valid = low >= 0;
+            c = *valid ? (unsigned char)(high << 4 | low) : 0;
             i += 2;
         }
-        valid = valid && c >= 0x20 && c != 0x7f;
+        *valid = *valid && c >= 0x20 && c != 0x7f;
         path[n++] = (char)c;
     }
     path[n] = '\0';
-    valid = valid && (path[0] == '/' || strcmp(path, "*") == 0);
-    if (valid && utf8_valid_length(path, n) == n && !has_controls(path))
+    *valid = *valid && (path[0] == '/' || strcmp(path, "*") == 0) &&
+             utf8_valid_length(path, n) == n && !has_controls(path);
+    if (*valid)
         return path;
     free(path);
     return NULL;

@@ -135,11 +135,11 @@ void http_watch_running(struct http_connection *connection, bool running)
     pthread_mutex_unlock(&server->lock);
 }
 
-void http_watch_cut(struct http_server *server, bool all)
+void http_watch_cut_idle(struct http_server *server)
 {
     pthread_mutex_lock(&server->lock);
     for (struct http_connection *c = server->connections; c; c = c->next)
-        if (all || !c->running)
+        if (!c->running)
             shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&server->lock);
 }

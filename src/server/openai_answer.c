@@ -18,7 +18,7 @@ void openai_id(const char *prefix, uint64_t nonce, int choice, int call, char id
     static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz"
                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
     char random[25];
-    uint64_t word = mix(nonce) ^ mix((uint64_t)choice << 32 | (uint32_t)call);
+    uint64_t word = mix(nonce) ^ ((uint64_t)choice << 32 | (uint32_t)call);
     for (int i = 0; i < 24; i += 8) { /* 47 of 64 bits each time */
         word = mix(word);
         uint64_t rest = word;
@@ -48,6 +48,8 @@ void openai_answer_init(struct openai_answer *answer, enum openai_kind kind, uin
     print_string(model, head);
     bytes_append_text(head, ",\"system_fingerprint\":");
     print_string_or_null(fingerprint, head);
+    if (kind == OPENAI_CHAT)
+        bytes_append_text(head, ",\"service_tier\":null");
     bytes_append_text(head, ",\"choices\":[");
 }
 

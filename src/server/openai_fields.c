@@ -24,8 +24,9 @@ bool openai_integer(const json_t *value, int64_t *out)
         *out = json_integer_value(value);
         return true;
     }
-    double real = json_real_value(value); /* 0 when it is none */
-    if (!json_is_real(value) || real < -0x1p63 || real >= 0x1p63 || (double)(int64_t)real != real)
+    const double end = 9223372036854775808.0; /* 2^63 */
+    double real = json_real_value(value);     /* 0 when it is none */
+    if (!json_is_real(value) || real < -end || real >= end || (double)(int64_t)real != real)
         return false;
     *out = (int64_t)real;
     return true;

@@ -1,9 +1,15 @@
 #include "server/request_log.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
+#include "base/utf8.h"
 #include "server/openai_print.h"
+
+/* Bytes of what a client may make as long as it likes: a line has to fit into PIPE_BUF. */
+#define METHOD_SHOWN 32
+#define PATH_SHOWN 1000
 
 static _Thread_local struct {
     bool noted;
@@ -16,6 +22,13 @@ void request_log_note(const struct request_facts *facts)
     noted.noted = true;
     noted.facts = *facts;
     snprintf(noted.problem, sizeof noted.problem, "%s", facts->problem ? facts->problem : "");
+}
+
+/* The text's beginning, whole characters of it, in `out` of limit + 1 bytes. */
+static const char *shorten(const char *text, size_t limit, char *out)
+{
+    snprintf(out, limit + 1, "%.*s", utf8_shown(text, strlen(text), limit), text);
+    return out;
 }
 
 static double speed(const struct request_facts *facts)
@@ -84,10 +97,14 @@ static void print_json(const struct http_record *record, const char *when, struc
 void request_log_print(const struct http_record *record, bool json, struct bytes *out)
 {
     char when[32];
+    char method[METHOD_SHOWN + 1], path[PATH_SHOWN + 1];
+    struct http_record shown = *record;
     print_time(when, sizeof when);
+    shown.method = shorten(record->method, METHOD_SHOWN, method);
+    shown.path = shorten(record->path, PATH_SHOWN, path);
     if (json)
-        print_json(record, when, out);
+        print_json(&shown, when, out);
     else
-        print_text(record, when, out);
+        print_text(&shown, when, out);
     noted.noted = false;
 }

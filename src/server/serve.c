@@ -2,17 +2,18 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "server/call.h"
 #include "server/request_log.h"
 #include "server/texts.h"
 
+#define FAREWELL 1.0 /* seconds for a client to take the news that its request was cancelled */
+
 struct server {
     struct service service;
     struct http_server *http;
     bool json_log;
-    int log;
+    struct line_log *log;
 };
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -65,25 +66,14 @@ static bool is_routine(const struct http_record *record)
            (strcmp(record->path, "/health") == 0 || strcmp(record->path, "/metrics") == 0);
 }
 
-static void write_line(int descriptor, const struct bytes *line)
-{
-    size_t done = 0;
-    while (!line->failed && done < line->length) {
-        ssize_t n = write(descriptor, line->data + done, line->length - done);
-        if (n <= 0)
-            return; /* nobody reads the log: that stops no request */
-        done += (size_t)n;
-    }
-}
-
 static void log_request(void *context, const struct http_record *record)
 {
     struct server *server = context;
     struct bytes line = {0};
     metrics_count_request(&server->service.metrics, record->status, record->client_gone);
     request_log_print(record, server->json_log, &line);
-    if (!is_routine(record))
-        write_line(server->log, &line);
+    if (!is_routine(record) && !line.failed)
+        line_log_write(server->log, line.data, line.length);
     bytes_clear(&line);
 }
 
@@ -131,8 +121,9 @@ enum status server_load(struct server *server, struct error *error)
 
 void server_close(struct server *server, double grace)
 {
-    /* streams end within the grace, or count as cancelled; then the engine has nothing left */
-    http_server_stop(server->http, grace);
+    http_server_drain(server->http, grace);
+    service_cancel(&server->service);
+    http_server_stop(server->http, FAREWELL);
     service_stop(&server->service, 0);
     service_close(&server->service);
     free(server);

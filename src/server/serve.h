@@ -3,6 +3,7 @@
 #pragma once
 
 #include "server/http.h"
+#include "server/line_log.h"
 #include "server/service.h"
 
 struct serve_options {
@@ -13,7 +14,7 @@ struct serve_options {
     size_t n_keys;
     const char *cors; /* NULL: no CORS headers */
     bool json_log;
-    int log; /* descriptor of the lines of requests */
+    struct line_log *log; /* gets a line for each request */
 };
 
 struct server;
@@ -23,5 +24,6 @@ enum status server_open(const struct serve_options *options, struct server **out
                         struct error *error);
 int server_port(const struct server *server);
 enum status server_load(struct server *server, struct error *error);
-/* Takes no more requests, lets those that run end within `grace` seconds, cancels the others. */
+/* Takes no more requests, lets those that run end within `grace` seconds, cancels the others: their
+ * clients are told. */
 void server_close(struct server *server, double grace);

@@ -194,9 +194,14 @@ enum status service_open(struct service *service, struct error *error)
     return status;
 }
 
-void service_stop(struct service *service, double grace)
+void service_cancel(struct service *service)
 {
     atomic_store(&service->state, SERVICE_STOPPING);
+}
+
+void service_stop(struct service *service, double grace)
+{
+    service_cancel(service);
     if (service->scheduler)
         scheduler_stop(service->scheduler, grace);
 }

@@ -61,6 +61,8 @@ struct service {
 void service_init(struct service *service, const struct service_options *options);
 /* Opens the model. After an error service_close is called as after success. */
 enum status service_open(struct service *service, struct error *error);
+/* Requests that still run end with an error; there will be no others. Any thread. */
+void service_cancel(struct service *service);
 /* Ends the running jobs within `grace` seconds. */
 void service_stop(struct service *service, double grace);
 void service_close(struct service *service);

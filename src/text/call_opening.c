@@ -8,10 +8,24 @@ _Static_assert(sizeof end == sizeof parameter, "they are read side by side");
 
 enum { TAIL = sizeof end - 1, KEY_MAX = 64 /* bytes; longer ones have to end */ };
 
-void call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
-                       const char *const *names, int n_names)
+enum status call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
+                              const char *const *names, int n_names, struct error *error)
 {
     *opening = (struct call_opening){.tokenizer = tokenizer, .names = names, .n_names = n_names};
+    for (int i = 0; i < n_names && !opening->text.failed; i++) { /* room for the longest one */
+        bytes_reset(&opening->text);
+        bytes_append_text(&opening->text, before);
+        bytes_append_text(&opening->text, names[i]);
+        bytes_append_text(&opening->text, after);
+        bytes_append_text(&opening->text, parameter);
+        for (int k = 0; k < 2 * KEY_MAX; k++) /* the last token may go on behind the key */
+            bytes_append_byte(&opening->text, 'k');
+    }
+    bool failed = opening->text.failed;
+    bytes_reset(&opening->text);
+    if (failed)
+        call_opening_clear(opening);
+    return failed ? error_no_memory(error, "the names of tools") : STATUS_OK;
 }
 
 void call_opening_clear(struct call_opening *opening)

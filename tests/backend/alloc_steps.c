@@ -123,10 +123,10 @@ static void steps_allocate_nothing(void **state)
         size_t size = (*ops)->state_size(b), row = (*ops)->kv_row_size(b);
         void *snapshot = malloc(size > row ? size : row);
         assert_true(logits && snapshot);
-        struct row row = {sequences[1], 1};
+        struct row one = {sequences[1], 1};
         struct ranked ranked;
         struct kv_hold *hold;
-        assert_int_equal((*ops)->decode_step(b, &row, 1, &ranked, &error), STATUS_OK);
+        assert_int_equal((*ops)->decode_step(b, &one, 1, &ranked, &error), STATUS_OK);
         assert_int_equal((*ops)->kv_hold(b, sequences[1], 1, &hold, &error), STATUS_OK);
         alloc_start(0, 0);
         enum status status = use(b, sequences, hold, snapshot, logits, &error);

@@ -17,7 +17,6 @@
 #ifdef BACKEND_CPU
 #include "backend/cpu/kernels.h"
 #endif
-#include "engine/snapshot.h"
 #include "support/alike.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
@@ -186,12 +185,11 @@ static void test_all_outputs(void **state)
     b->ops->sequence_free(b, single);
 }
 
-static void test_snapshot(void **state)
+static void test_state(void **state)
 {
     (void)state;
-    const struct shape *shape = checkpoint_weights(tiny)->shape;
     struct sequence *sequence = new_sequence(), *other = new_sequence();
-    size_t size = snapshot_size(b);
+    size_t size = b->ops->state_size(b);
     unsigned char *bytes = malloc(size);
     for (size_t i = 0; i < N_LENGTHS; i++) {
         int n = lengths[i];
@@ -200,10 +198,10 @@ static void test_snapshot(void **state)
             continue;
         b->ops->sequence_reset(b, sequence);
         prefill(sequence, tiny_ids(), n, 64, &again);
-        OK(snapshot_save(b, shape, sequence, bytes, e));
+        OK(b->ops->state_read(b, sequence, bytes, e));
         for (int t = 0; t < 3; t++)
             decode_one(sequence, tiny_ids()[n + t], &first[t]);
-        OK(snapshot_restore(b, shape, sequence, bytes, size, e));
+        OK(b->ops->state_write(b, sequence, n, bytes, e));
         assert_int_equal(sequence->position, n);
         for (int t = 0; t < 3; t++) {
             decode_one(sequence, tiny_ids()[n + t], &again);
@@ -214,51 +212,25 @@ static void test_snapshot(void **state)
     int n = SANITIZED ? SHORT : lengths[N_LENGTHS - 1];
     size_t row = b->ops->kv_row_size(b);
     unsigned char *rows = malloc((size_t)n * row);
-    assert_int_equal(snapshot_restore(b, shape, other, bytes, size, NULL), STATUS_INVALID);
+    assert_int_equal(b->ops->state_write(b, other, n, bytes, NULL), STATUS_INVALID);
     assert_int_equal(other->position, 0);
     OK(b->ops->kv_read(b, sequence, 0, n, rows, e));
     OK(b->ops->kv_write(b, other, 0, 5, rows, e));
     OK(b->ops->kv_write(b, other, 5, n - 5, rows + 5 * row, e));
-    OK(snapshot_restore(b, shape, other, bytes, size, e));
+    OK(b->ops->state_write(b, other, n, bytes, e));
     struct ranked x, y;
-    OK(snapshot_restore(b, shape, sequence, bytes, size, e));
+    OK(b->ops->state_write(b, sequence, n, bytes, e));
     decode_one(sequence, 5, &x);
     decode_one(other, 5, &y);
     assert_same_ranked(&x, &y, "another sequence", n);
     /* a state whose rows were overwritten by a shorter past is refused */
     b->ops->sequence_reset(b, other);
     decode_one(other, 5, &y);
-    assert_int_equal(snapshot_restore(b, shape, other, bytes, size, NULL), STATUS_INVALID);
+    assert_int_equal(b->ops->state_write(b, other, n, bytes, NULL), STATUS_INVALID);
     free(rows);
     free(bytes);
     b->ops->sequence_free(b, sequence);
     b->ops->sequence_free(b, other);
-}
-
-static void test_damaged_snapshot(void **state)
-{
-    (void)state;
-    const struct shape *shape = checkpoint_weights(tiny)->shape;
-    struct sequence *sequence = new_sequence();
-    struct ranked before, after;
-    prefill(sequence, tiny_ids(), 5, 5, &before);
-    size_t size = snapshot_size(b);
-    unsigned char *bytes = malloc(size);
-    OK(snapshot_save(b, shape, sequence, bytes, e));
-    for (size_t at = 0; at < size; at += at < 64 ? 1 : size / 50) { /* every byte of the header */
-        bytes[at] ^= 0x20;
-        assert_int_equal(snapshot_restore(b, shape, sequence, bytes, size, NULL), STATUS_INVALID);
-        bytes[at] ^= 0x20;
-    }
-    assert_int_equal(snapshot_restore(b, shape, sequence, bytes, size - 1, NULL), STATUS_INVALID);
-    assert_int_equal(snapshot_restore(b, shape, sequence, bytes, 10, NULL), STATUS_INVALID);
-    assert_int_equal(snapshot_restore(b, &shape_35b_a3b, sequence, bytes, size, NULL),
-                     STATUS_INVALID);
-    assert_int_equal(sequence->position, 5);
-    OK(snapshot_restore(b, shape, sequence, bytes, size, e));
-    decode_one(sequence, 1, &after);
-    free(bytes);
-    b->ops->sequence_free(b, sequence);
 }
 
 /* Rows of different sequences in one step, and several rows of one: as if alone. */
@@ -547,8 +519,7 @@ static int run(struct subject *subject, bool all)
         STEP_TEST(test_refusals, subject), /* and what does not depend on the level: */
         STEP_TEST(test_chunks_do_not_matter, subject),
         STEP_TEST(test_long_chunks, subject),
-        STEP_TEST(test_snapshot, subject),
-        STEP_TEST(test_damaged_snapshot, subject),
+        STEP_TEST(test_state, subject),
         STEP_TEST(test_threads, subject),
         STEP_TEST(test_cancel, subject),
         STEP_TEST(test_padding_mask, subject),

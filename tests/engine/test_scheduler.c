@@ -361,14 +361,17 @@ static void test_refused(void **state)
 
 static struct {
     int32_t lengths[64]; /* of sequences, before each chunk */
+    int32_t tokens[64];  /* the first of each chunk */
     int n;
 } chunks;
 
 static enum status note_chunk(const struct row *rows, int n, bool prefill, bool *broken)
 {
     wait_at_gate(rows, n, prefill, broken);
-    if (prefill && chunks.n < 64)
-        chunks.lengths[chunks.n++] = rows[0].sequence->position;
+    if (prefill && chunks.n < 64) {
+        chunks.lengths[chunks.n] = rows[0].sequence->position;
+        chunks.tokens[chunks.n++] = rows[0].token;
+    }
     return STATUS_OK;
 }
 
@@ -417,6 +420,21 @@ static void test_turns(void **state)
     assert_int_equal(chunks.n, 15);
     for (int i = 0; i < 15; i++)
         assert_int_equal(chunks.lengths[i], i / 3 * 64);
+    /* also where one has gone */
+    chunks.n = 0;
+    set_gate(true);
+    jobs[0] = submit(0, 10, 1);
+    wait_until_held();
+    jobs[1] = submit(1, 300, 1);
+    jobs[2] = submit(2, 300, 1);
+    set_gate(false);
+    for (int i = 0; i < 3; i++)
+        finish(jobs[i]);
+    for (int i = 0; i < 3; i++) {
+        int32_t prompt[1];
+        fill_prompt(prompt, i, 1);
+        assert_int_equal(chunks.tokens[i], prompt[0]);
+    }
     close_scheduler(0);
 }
 
@@ -548,10 +566,10 @@ static enum status fail_company(const struct row *rows, int n, bool prefill, boo
 static void test_company_fails(void **state)
 {
     (void)state;
-    for (int with = 0; with < 2; with++) {
+    for (int with = 0; with < 3; with++) {
         struct job *jobs[4];
-        breaks = with;
-        failures_left = with ? 3 : 1000;
+        breaks = with > 0;
+        failures_left = with == 1 ? 3 : 100000;
         hashed.on_step = fail_company;
         open_scheduler((struct set_up){.budget = with ? 1 << 16 : 0});
         for (int i = 0; i < 4; i++)
@@ -561,6 +579,8 @@ static void test_company_fails(void **state)
             assert_answer(&result, i, 50 + 60 * i, 40);
         }
         assert_true(figures().failed_steps > 0);
+        assert_true(figures().failed_steps < 4 * 40); /* each is of use to somebody */
+        assert_true(with != 1 || figures().most_rows > 1);
         assert_int_equal(figures().drawn, 4 * 40);
         close_scheduler(0);
     }
@@ -651,6 +671,17 @@ static void test_never_enough_rows(void **state)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+/* Opens the gate when the scheduler takes no jobs any more. */
+static void *open_gate(void *context)
+{
+    (void)context;
+    while (scheduler_submit(scheduler, NULL, 0, NULL, NULL) != STATUS_CANCELLED)
+        usleep(1000);
+    usleep(100000); /* and the others have no more time */
+    set_gate(false);
+    return NULL;
+}
+
 static void test_stopped(void **state)
 {
     (void)state;
@@ -677,13 +708,15 @@ static void test_stopped(void **state)
     for (int i = 0; i < 8; i++)
         jobs[i] = submit(i, 300, 20);
     wait_until_held();
-    set_gate(false);
+    pthread_t opener;
+    assert_int_equal(pthread_create(&opener, NULL, open_gate, NULL), 0);
     scheduler_stop(scheduler, 0);
+    pthread_join(opener, NULL);
     scheduler_free(scheduler); /* jobs outlive it */
     int cancelled = 0;
     for (int i = 0; i < 8; i++)
         cancelled += finish(jobs[i]).news.end == GENERATION_CANCELLED;
-    assert_true(cancelled > 0);
+    assert_int_equal(cancelled, 8);
     prefix_cache_free(cache);
     engine_close(&engine);
     hashed = (struct hashed){0};

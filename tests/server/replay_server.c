@@ -133,6 +133,8 @@ static void print_line(void *context, const char *line)
 
 static int run(const char *model, sigset_t *set)
 {
+    static struct line_log lines;
+    line_log_init(&lines, STDERR_FILENO);
     const struct serve_options options = {
         .service = {.path = model,
                     .ops = &backend_replay,
@@ -141,7 +143,7 @@ static int run(const char *model, sigset_t *set)
                     .chunk_seconds = 0.5,
                     .log = print_line},
         .host = "127.0.0.1",
-        .log = STDERR_FILENO,
+        .log = &lines,
     };
     struct error error;
     struct server *server;

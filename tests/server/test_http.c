@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "support/http_client.h"
 #include "support/http_fixture.h"
+#include "support/sanitized.h"
 
 #define HOST "Host: localhost\r\n"
 
@@ -391,6 +392,10 @@ static void bodies_over_the_limit_are_refused(void **state)
     for (int i = 0; i < 4; i++)
         http_send(client, much, 1 << 20);
     expect_only(client, 413);
+    for (int i = 0; i < 4; i++) { /* nor does who still sends meet a reset connection at once */
+        assert_int_equal(send(client->fd, "more", 4, MSG_NOSIGNAL), 4);
+        usleep(20000);
+    }
     http_close(client);
     /* not told */
     client = dial();
@@ -402,7 +407,7 @@ static void bodies_over_the_limit_are_refused(void **state)
     }
     expect_only(client, 413);
     http_close(client);
-    if (measured)
+    if (measured && !SANITIZED)
         assert_in_range(memory_peak() - before, 0, 4 << 20);
     /* the limit itself is fine, both ways */
     client = dial();

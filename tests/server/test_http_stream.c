@@ -328,6 +328,8 @@ static void each_end_releases_once(void **state)
     unsigned calls = atomic_load(&http_notes.produced);
     struct http_client *client = ask("/stream", "silent"); /* and the server's end */
     await_head(client);
+    for (int i = 0; i < 5000 && atomic_load(&http_notes.produced) == calls; i++)
+        usleep(1000);
     http_server_stop(server, 0);
     server = NULL;
     assert_true(atomic_load(&http_notes.produced) > calls);

@@ -171,7 +171,7 @@ void http_reply_free(struct http_reply *reply)
 
 const char *http_reply_header(const struct http_reply *reply, const char *name)
 {
-    static char value[512];
+    static _Thread_local char value[512];
     size_t length = strlen(name);
     for (const char *line = strstr(reply->head, "\r\n"); line && line[2];
          line = strstr(line + 2, "\r\n"))

@@ -31,5 +31,5 @@ bool http_ends(struct http_client *client, double seconds);
 /* The next reply; `bodiless` when it answers HEAD. 100 Continue is skipped. */
 struct http_reply http_receive(struct http_client *client, bool bodiless);
 void http_reply_free(struct http_reply *reply);
-/* A header's value, in static memory; NULL: absent. */
+/* A header's value, in the thread's static memory; NULL: absent. */
 const char *http_reply_header(const struct http_reply *reply, const char *name);

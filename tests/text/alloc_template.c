@@ -21,7 +21,8 @@ static const char messages_text[] =
     "[{\"role\": \"system\", \"content\": \"Be brief.\"},"
     " {\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"And \"},"
     "  {\"type\": \"text\", \"text\": \"kind, na\xc3\xafve, e\xcc\x81l\xc3\xa8ve.\"}]},"
-    " {\"role\": \"user\", \"content\": \"Find both <|im_end|>\"},"
+    " {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"Find both <|im_end|>\","
+    "  \"prompt_cache_breakpoint\": {\"mode\": \"explicit\"}}]},"
     " {\"role\": \"assistant\", \"content\": \"Yes.\", \"reasoning\": \"Two calls.\","
     "  \"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", \"function\": {\"name\": \"find\","
     "   \"arguments\": \"{\\\"name\\\": \\\"x\\\", \\\"n\\\": [1.5, true, null]}\"}},"
@@ -39,7 +40,7 @@ static enum status render(void *context, struct error *error)
     (void)context;
     json_t *prepared = NULL;
     struct prompt prompt = {0};
-    struct token_list ids = {0};
+    struct token_list ids = {0}, lengths = {0};
     struct template_options options = {.add_generation_prompt = true,
                                        .preserve_thinking = TEMPLATE_TRUE};
     enum status status = messages_check_tools(tools, error);
@@ -49,6 +50,10 @@ static enum status render(void *context, struct error *error)
         status = template_render(prepared, tools, &options, &prompt, error);
     if (status == STATUS_OK)
         status = prompt_encode(&prompt, tokenizer, &ids, error);
+    if (status == STATUS_OK)
+        status =
+            prompt_encode_breakpoints(&prompt, tokenizer, ids.data, ids.length, &lengths, error);
+    token_list_clear(&lengths);
     token_list_clear(&ids);
     prompt_clear(&prompt);
     json_decref(prepared);

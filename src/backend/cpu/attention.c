@@ -103,15 +103,15 @@ static void attend(const struct attention *a, int row, int n, int kv_head, int32
     const struct cpu_sequence *sequence = run_of(b, row)->sequence;
     int plane = plane_of(a, kv_head);
     float(*queries)[QUERIES][HEAD_DIM] = tile->queries;
-    int32_t last = b->positions[row + n - 1] + 1; /* behind it the sequence has no pages */
-    int32_t end = last < to ? last : to;
+    if (to > b->positions[row + n - 1] + 1) /* behind it there may be no page */
+        to = b->positions[row + n - 1] + 1;
     for (int r = 0; r < n; r++) {
         attend_init(&states[r]);
         for (int q = 0; q < QUERIES; q++)
             memcpy(queries[r][q], query_of(b, row + r, kv_head * QUERIES + q),
                    sizeof queries[r][q]);
     }
-    for (int32_t start = from; start < end; start += SCORE_BLOCK) {
+    for (int32_t start = from; start < to; start += SCORE_BLOCK) {
         int64_t place = cpu_kv_place(b, sequence, plane, start);
         struct kv_block kv = {
             .keys = cpu_key(b, place),
