@@ -100,15 +100,53 @@ static int check(struct serve *serve)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* The signals that end the server, as a set. */
-static sigset_t ending(void)
+#define LOADED SIGUSR1 /* what the thread that loads sends */
+
+/* The signals that end the server, and LOADED. All threads but the main one block them for ever:
+ * one that did not would end the process at once. */
+static sigset_t awaited(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, LOADED);
     return set;
+}
+
+struct loading {
+    struct server *server;
+    enum status status;
+    struct error error;
+};
+
+static void *load(void *context)
+{
+    struct loading *loading = context;
+    loading->status = server_load(loading->server, &loading->error);
+    kill(getpid(), LOADED);
+    return NULL;
+}
+
+/* Loads the model; a signal meanwhile ends the process as if nobody waited for it. */
+static enum status load_or_die(struct server *server, struct error *error)
+{
+    sigset_t set = awaited();
+    struct loading loading = {.server = server};
+    pthread_t thread;
+    int number;
+    if (pthread_create(&thread, NULL, load, &loading) != 0)
+        return error_set(error, STATUS_NO_MEMORY, "the model's loading cannot be started");
+    while (sigwait(&set, &number) == 0 && number != LOADED) {
+        pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+        raise(number);
+        pthread_sigmask(SIG_BLOCK, &set, NULL);
+    }
+    pthread_join(thread, NULL);
+    if (loading.status != STATUS_OK)
+        *error = loading.error;
+    return loading.status;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -133,20 +171,17 @@ static void print_address(struct serve *serve, const struct server *server)
 /* Answers until a signal comes. */
 static int run_server(struct serve *serve, struct server *server)
 {
-    sigset_t set = ending();
+    sigset_t set = awaited();
     struct error error;
     int number;
     double start = clock_seconds();
     print_address(serve, server);
-    /* a signal ends the loading at once, then the server in order, then, a second one, at once */
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    enum status status = server_load(server, &error);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    if (status != STATUS_OK)
+    if (load_or_die(server, &error) != STATUS_OK)
         return command_failed(&error);
     line_log_print(&serve->lines, "ready after %.2f s", clock_seconds() - start);
+    sigdelset(&set, LOADED);
     sigwait(&set, &number);
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* a second one ends it at once */
     line_log_print(&serve->lines, "stopping");
     return EXIT_DONE;
 }
@@ -155,7 +190,7 @@ static int open_and_run(struct serve *serve)
 {
     struct error error;
     struct server *server;
-    sigset_t set = ending();
+    sigset_t set = awaited();
     enum status status = backend_find(serve->device.backend, &serve->options.service.ops, &error);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* in the server's threads, too */
     if (status == STATUS_OK)
