@@ -43,6 +43,15 @@ struct threads {
     struct worker *workers; /* [n - 1] */
 };
 
+void thread_set_name(const char *name)
+{
+#ifdef __APPLE__
+    pthread_setname_np(name);
+#else
+    pthread_setname_np(pthread_self(), name);
+#endif
+}
+
 static void pause_briefly(void)
 {
 #if defined __x86_64__
@@ -95,6 +104,7 @@ static void *worker_run(void *argument)
     struct worker *worker = argument;
     struct threads *threads = worker->threads;
     uint64_t seen = 0;
+    thread_set_name("calla-worker");
     while (!atomic_load(&threads->stop)) {
         seen = next_job(threads, seen);
         take_units(threads, seen, worker->index);

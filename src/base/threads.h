@@ -8,6 +8,9 @@
 
 struct threads;
 
+/* Names the calling thread for those who look at the process (15 bytes at most). */
+void thread_set_name(const char *name);
+
 /* n from 1 to THREADS_MAX. */
 #define THREADS_MAX 1024
 enum status threads_new(int n, struct threads **out, struct error *error);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/checksum.h"
+#include "base/threads.h"
 
 struct entry {
     struct entry *next;
@@ -268,6 +269,7 @@ static enum status do_task(struct disk_cache *cache, enum task task, int index, 
 static void *run(void *context)
 {
     struct disk_cache *cache = context;
+    thread_set_name("calla-disk");
     pthread_mutex_lock(&cache->mutex);
     while (cache->task != TASK_END) {
         if (cache->task == TASK_NONE) {

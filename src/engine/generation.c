@@ -65,6 +65,7 @@ enum status generation_new(struct engine *engine, const struct generation_option
     }
     memcpy(g->tokens, options->prompt, (size_t)n * sizeof *g->tokens);
     g->options.prompt = NULL;
+    shared_hold(g->options.owner);
     g->figures.prompt = n;
     g->limit = context - n;
     if (options->max_tokens >= 0 && options->max_tokens < g->limit)
@@ -81,6 +82,7 @@ void generation_free(struct generation *g)
     free(g->tokens);
     free(g->logits);
     free(g->rows);
+    shared_release(g->options.owner);
     free(g);
 }
 

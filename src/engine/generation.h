@@ -13,6 +13,7 @@
  * prompt and options decide the tokens, not what runs beside. */
 #pragma once
 
+#include "base/shared.h"
 #include "engine/guide.h"
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
@@ -51,6 +52,7 @@ struct generation_options {
     int n_top;                 /* -1: no logprobs; else 0..TOP_MAX alternatives */
     bool prompt_logprobs;      /* also of the prompt, which is read whole then; wants n_top >= 0 */
     const struct guide *guide; /* borrowed; NULL: none */
+    struct shared *owner;      /* of what is borrowed, held as long; NULL: it stays anyway */
     /* Gets each token as soon as it is known. */
     void (*emit)(void *context, const struct generated *generated);
     void *context;

@@ -80,10 +80,11 @@ void job_tell(struct job *job)
         atomic_store(&job->has_read, true);
     pthread_mutex_lock(&job->mutex);
     job->news.figures = *generation_figures(job->generation);
-    if (job->mailbox.length > 0 || job->news.phase != phase)
-        pthread_cond_signal(&job->changed);
+    bool news = job->mailbox.length > 0 || job->news.phase != phase;
     job->news.phase = phase;
     pthread_mutex_unlock(&job->mutex);
+    if (news) /* behind the mutex, which whoever wakes takes at once */
+        pthread_cond_signal(&job->changed);
 }
 
 void job_end(struct job *job)
@@ -94,8 +95,8 @@ void job_end(struct job *job)
     job->news.phase = JOB_ENDED;
     job->news.end = job->news.overflowed ? GENERATION_CANCELLED : generation_end(job->generation);
     job->news.error = *generation_error(job->generation);
-    pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);
+    pthread_cond_signal(&job->changed);
 }
 
 int job_wait(struct job *job, double seconds, struct generated *out, int n, struct job_news *news)

@@ -47,6 +47,10 @@ void prefix_places_add(struct prefix_places *places, int32_t length, enum prefix
 
 struct prefix_cache;
 
+/* KV rows that a pool should have beside those of its sequences' contexts: an entry's last page is
+ * full by chance only, and who goes on from it takes one of its own. */
+#define PREFIX_SPARE_ROWS 2048
+
 #define PREFIX_SPACING 2048 /* tokens between entries in a long prompt */
 
 struct prefix_cache_options {

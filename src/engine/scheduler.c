@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "engine/chunk.h"
 #include "engine/job.h"
 
@@ -213,19 +214,21 @@ static void read_again(struct scheduler *s, struct job *job)
     generation_start(job->generation, s->cache, generation_suspend(job->generation));
 }
 
-/* A step for each row. Gives the number of those that failed, whose jobs end. */
-static int decode_each(struct scheduler *s, int n)
+/* A step for each row, where that of all failed with `problem` (STATUS_OK: was not done). Gives the
+ * number of those that failed, whose jobs end. */
+static int decode_each(struct scheduler *s, int n, const struct error *problem)
 {
     struct backend *backend = s->engine->backend;
     int failed = 0;
     for (int i = 0; i < n; i++) {
         struct job *job = s->decoding[i];
-        struct error error;
+        struct error error = *problem;
         struct ranked ranked;
         if (n > 1 && s->rows[i].sequence->broken) {
             read_again(s, job);
-        } else if (backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error) ==
-                   STATUS_OK) {
+        } else if (!s->rows[i].sequence->broken &&
+                   backend->ops->decode_step(backend, &s->rows[i], 1, &ranked, &error) ==
+                       STATUS_OK) {
             job->alone = false;
             generation_take(job->generation, &ranked, 0);
         } else {
@@ -250,17 +253,18 @@ static void decode(struct scheduler *s)
     int n = gather(s), failed = 0;
     bool together = all_together(s, n), done = false;
     int64_t drawn = 0;
+    struct error error = {.status = STATUS_OK};
     if (n == 0)
         return;
     for (int i = 0; i < n; i++)
         drawn -= generation_figures(s->decoding[i]->generation)->generated;
     double start = clock_seconds();
     if (together)
-        done = backend->ops->decode_step(backend, s->rows, n, s->ranked, NULL) == STATUS_OK;
+        done = backend->ops->decode_step(backend, s->rows, n, s->ranked, &error) == STATUS_OK;
     for (int i = 0; i < n && done; i++)
         generation_take(s->decoding[i]->generation, &s->ranked[i], i);
     if (!done)
-        failed = decode_each(s, n) + together;
+        failed = decode_each(s, n, &error) + together;
     for (int i = 0; i < n; i++)
         drawn += generation_figures(s->decoding[i]->generation)->generated;
     double seconds = clock_seconds() - start;
@@ -268,9 +272,8 @@ static void decode(struct scheduler *s)
     s->figures.steps++;
     s->figures.rows += n;
     s->figures.drawn += drawn;
-    int together_rows = done ? n : 1;
-    if (together_rows > s->figures.most_rows)
-        s->figures.most_rows = together_rows;
+    if ((done ? n : 1) > s->figures.most_rows)
+        s->figures.most_rows = done ? n : 1;
     s->figures.decode_seconds += seconds;
     s->figures.failed_steps += failed;
     pthread_mutex_unlock(&s->mutex);
@@ -306,6 +309,7 @@ static bool wait_for_work(struct scheduler *s)
 static void *run(void *context)
 {
     struct scheduler *s = context;
+    thread_set_name("calla-engine");
     while (wait_for_work(s)) {
         sweep(s);
         admit(s);

@@ -108,6 +108,8 @@ static enum status open_model(const char *path, const struct backend_ops *ops,
     status = engine_context(ops, weights, options ? options->max_context : 0,
                             checkpoint_config(opened->model.checkpoint)->max_position_embeddings,
                             &engine.context, error);
+    if (options == NULL || options->cache_bytes >= 0)
+        engine.kv_rows = engine.context + (int64_t)PREFIX_SPARE_ROWS;
     if (status == STATUS_OK)
         status = engine_plan(weights, tokenizer_size(opened->model.tokenizer), &engine,
                              &opened->engine, error);

@@ -19,23 +19,10 @@ struct call_part {
     struct bytes text;         /* completions */
 };
 
-struct call *call_new(struct service *service, struct http_exchange *exchange, bool chat)
+/* When neither connection nor engine has it any more; on the thread of either. */
+static void destroy(struct shared *shared)
 {
-    struct call *call = calloc(1, sizeof *call);
-    if (!call)
-        return NULL;
-    call->service = service;
-    call->exchange = exchange;
-    call->chat = chat;
-    call->arrived = call->sent = clock_seconds();
-    call->generation = chat ? &call->chat_request.generation : &call->text_request.generation;
-    return call;
-}
-
-void call_free(struct call *call)
-{
-    for (int i = 0; i < call->n; i++)
-        choice_cancel(&call->choices[i]); /* all at once, for clearing waits for each to end */
+    struct call *call = (struct call *)shared;
     for (int i = 0; i < call->n; i++) {
         choice_clear(&call->choices[i]);
         if (call->parts) {
@@ -51,6 +38,27 @@ void call_free(struct call *call)
     openai_chat_clear(&call->chat_request);
     openai_completion_clear(&call->text_request);
     free(call);
+}
+
+struct call *call_new(struct service *service, struct http_exchange *exchange, bool chat)
+{
+    struct call *call = calloc(1, sizeof *call);
+    if (!call)
+        return NULL;
+    shared_init(&call->shared, destroy);
+    call->service = service;
+    call->exchange = exchange;
+    call->chat = chat;
+    call->arrived = call->sent = clock_seconds();
+    call->generation = chat ? &call->chat_request.generation : &call->text_request.generation;
+    return call;
+}
+
+void call_free(struct call *call)
+{
+    for (int i = 0; i < call->n; i++)
+        choice_abandon(&call->choices[i]);
+    shared_release(&call->shared);
 }
 
 bool call_check_model(struct call *call)
@@ -407,6 +415,7 @@ static void fill_generation(struct call *call, const struct call_prompt *prompt,
         .guide = choice->guide.next ? &choice->guide : NULL,
         .stop_ids = call->stop_ids,
         .n_stop_ids = call->n_stop_ids,
+        .owner = &call->shared,
     };
 }
 

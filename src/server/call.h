@@ -9,6 +9,7 @@
 #include "server/service.h"
 
 struct call {
+    struct shared shared; /* by its connection, and by the engine while it generates */
     struct service *service;
     struct http_exchange *exchange;
     bool chat;
@@ -39,6 +40,7 @@ struct call_prompt {
 };
 
 struct call *call_new(struct service *service, struct http_exchange *exchange, bool chat);
+/* Cancels what still runs. The memory goes when the engine has let go of it, too. */
 void call_free(struct call *call);
 /* Whether the request names this model; else the problem is set. */
 bool call_check_model(struct call *call);

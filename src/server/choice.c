@@ -35,25 +35,15 @@ enum status choice_init(struct choice *choice, const struct model *model,
     return output_init(&choice->output, model, &options->output, on_event, choice, error);
 }
 
-void choice_cancel(struct choice *choice)
+void choice_abandon(struct choice *choice)
 {
-    if (choice->job)
-        job_cancel(choice->job);
-}
-
-/* The engine uses what the job's options point to until the job has ended. */
-static void end_job(struct choice *choice)
-{
-    struct generated scrap[TOKENS_AT_ONCE];
-    choice_cancel(choice);
-    while (choice->job && choice->news.phase != JOB_ENDED)
-        job_wait(choice->job, 1, scrap, TOKENS_AT_ONCE, &choice->news);
     job_free(choice->job);
+    choice->job = NULL;
 }
 
 void choice_clear(struct choice *choice)
 {
-    end_job(choice);
+    choice_abandon(choice);
     output_clear(&choice->output);
     steering_clear(&choice->steering);
     bytes_clear(&choice->logprobs);

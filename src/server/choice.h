@@ -45,14 +45,13 @@ struct choice {
     struct openai_problem problem;
 };
 
-/* `choice` must be zeros; choice_clear takes it also after an error. It cancels the job and waits
- * for its end, one step at most. */
+/* `choice` must be zeros; choice_clear takes it also after an error, and cancels its job. */
 enum status choice_init(struct choice *choice, const struct model *model,
                         const struct choice_options *options, struct error *error);
 void choice_clear(struct choice *choice);
-/* The engine lets go of it within a step. */
-void choice_cancel(struct choice *choice);
 /* What a request is told that the server's end cancels. */
 void choice_shutting_down(struct openai_problem *problem);
+/* Lets go of the job, which is cancelled; what it borrows of the choice must stay until it ends. */
+void choice_abandon(struct choice *choice);
 /* Waits at most `seconds` for something to happen and passes it on; gives the number of tokens. */
 int choice_pump(struct choice *choice, double seconds);

@@ -82,7 +82,8 @@ struct http_exchange {
         void *context;
         http_release *release; /* NULL: no stream */
         struct bytes out;
-        size_t taken; /* bytes of `out` */
+        size_t taken;  /* bytes of `out` */
+        double looked; /* for the client, in the clock's seconds */
         bool ended;
     } stream;
 };

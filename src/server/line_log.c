@@ -7,8 +7,9 @@
 
 #include "base/bytes.h"
 
-#define PATIENCE 10 /* milliseconds, once, for a reader that has fallen behind: connections wait   \
-                     */
+#define PATIENCE                                                                                   \
+    10 /* milliseconds, once, for a reader that has fallen behind: connections wait                \
+        */
 
 void line_log_init(struct line_log *log, int descriptor)
 {

@@ -1,5 +1,7 @@
 #include "server/plan.h"
 
+#include "engine/prefix_cache.h"
+
 #define GIB ((int64_t)1 << 30)
 #define SPARE GIB           /* for other programs */
 #define OWN_SPARE (GIB / 4) /* of what the process's own limits leave */
@@ -77,7 +79,8 @@ static int32_t longest_context(struct planner *planner, const struct server_plan
 
 static int64_t most_rows(struct planner *planner, const struct server_plan *plan)
 {
-    int64_t most = (int64_t)plan->parallel * plan->context;
+    int64_t spare = plan->cache_states > 0 ? PREFIX_SPARE_ROWS : 0;
+    int64_t most = (int64_t)plan->parallel * plan->context + spare;
     struct memory_plan memory = plan_for(planner, plan->context, plan->parallel, plan->context);
     int64_t left = planner->usable - memory.total - plan->cache_states;
     int64_t more = left > 0 && memory.kv_row > 0 ? left / memory.kv_row : 0;

@@ -12,7 +12,7 @@ bool steering_is_needed(const struct steering_options *options)
 /* Whether the thought has no more room than its last line break needs. */
 static bool is_spent(const struct steering *s)
 {
-    int32_t last = s->newline >= 0 ? 1 : 0;
+    int32_t last = s->newline >= 0 ? 1 : 0; /* after a first token, too */
     return s->options.thinking_budget >= 0 && s->thought + last >= s->options.thinking_budget;
 }
 
@@ -86,12 +86,15 @@ enum status steering_init(struct steering *steering, const struct model *model,
                                   .newline = model->turns.newline};
     steering->think_close = tokenizer_added_id(tokenizer, reply_tag_text[REPLY_THINK_CLOSE]);
     steering->tool_call = tokenizer_added_id(tokenizer, reply_tag_text[REPLY_TOOL_CALL_OPEN]);
-    call_opening_init(&steering->opening, tokenizer, options->names, options->n_names);
     if (options->call && steering->tool_call < 0)
         return error_set(error, STATUS_UNSUPPORTED,
                          "tool_choice: this model's tokenizer has no token %s",
                          reply_tag_text[REPLY_TOOL_CALL_OPEN]);
-    return model_find_token(model, "\n\n", &steering->blank_line, error);
+    enum status status = model_find_token(model, "\n\n", &steering->blank_line, error);
+    if (status != STATUS_OK || !options->call)
+        return status;
+    return call_opening_init(&steering->opening, tokenizer, options->names, options->n_names,
+                             error);
 }
 
 void steering_clear(struct steering *steering)

@@ -4,10 +4,21 @@
 
 static const char before[] = "\n<function=", after[] = ">\n";
 
-void call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
-                       const char *const *names, int n_names)
+enum status call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
+                              const char *const *names, int n_names, struct error *error)
 {
     *opening = (struct call_opening){.tokenizer = tokenizer, .names = names, .n_names = n_names};
+    for (int i = 0; i < n_names && !opening->text.failed; i++) { /* room for the longest one */
+        bytes_reset(&opening->text);
+        bytes_append_text(&opening->text, before);
+        bytes_append_text(&opening->text, names[i]);
+        bytes_append_text(&opening->text, after);
+    }
+    bool failed = opening->text.failed;
+    bytes_reset(&opening->text);
+    if (failed)
+        call_opening_clear(opening);
+    return failed ? error_no_memory(error, "the names of tools") : STATUS_OK;
 }
 
 void call_opening_clear(struct call_opening *opening)

@@ -12,8 +12,9 @@ struct call_opening {
     struct bytes text; /* so far */
 };
 
-void call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
-                       const char *const *names, int n_names);
+/* What follows allocates nothing. */
+enum status call_opening_init(struct call_opening *opening, const struct tokenizer *tokenizer,
+                              const char *const *names, int n_names, struct error *error);
 void call_opening_clear(struct call_opening *opening);
 bool call_opening_is_complete(const struct call_opening *opening);
 /* Whether a token's bytes continue the opening, to its end at most. */

@@ -354,10 +354,36 @@ def comparable(answer, usage=True):
             call.pop("id")
         if choice.get("message", {}).get("content") == "":
             choice["message"]["content"] = None
-        if choice.get("logprobs") == {"content": [], "refusal": None}:
-            choice["logprobs"] = None
+        if choice.get("logprobs") and not any(choice["logprobs"].values()):
+            choice["logprobs"] = None  # of no tokens at all
     if usage and "usage" in answer:
         answer["usage"].pop("prompt_tokens_details")
     else:
         answer.pop("usage", None)
     return answer
+
+
+def gather_text(events):
+    """The same for a stream of text completions."""
+    first, choices = events[0], {}
+    for event in events:
+        assert "error" not in event and event["object"] == "text_completion"
+        assert event["id"] == first["id"] and event["created"] == first["created"]
+        for choice in event["choices"]:
+            whole = choices.setdefault(choice["index"], {
+                "index": choice["index"], "text": "", "logprobs": None, "finish_reason": None})
+            assert whole["finish_reason"] is None, "nothing comes after the finish reason"
+            whole["text"] += choice["text"]
+            whole["finish_reason"] = choice["finish_reason"]
+            for name, values in (choice["logprobs"] or {}).items():
+                whole["logprobs"] = whole["logprobs"] or {}
+                whole["logprobs"].setdefault(name, []).extend(values)
+            assert choice["finish_reason"] is None or choice["text"] == ""
+    assert all(choice["finish_reason"] for choice in choices.values())
+    whole = {"id": first["id"], "object": "text_completion", "created": first["created"],
+             "model": first["model"], "system_fingerprint": first["system_fingerprint"],
+             "choices": [choices[index] for index in sorted(choices)]}
+    if "usage" in events[-1] and events[-1]["usage"]:
+        assert events[-1]["choices"] == []
+        whole["usage"] = events[-1]["usage"]
+    return whole

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""The bars of `calla serve`, each beside what it is compared with, in one run.
+
+    make && make bench && python3 bench/server.py [--rounds 3] [NAME …]
+
+  share       one streaming client against `calla bench`, tiny on ref (a token takes over 5 ms)
+  overhead    processor time of everything but the engine's threads, for a token; tiny on cpu
+  clients     16 streaming clients against one, and against `calla bench --rows 16`
+  turns       time to the first token at turn 10 of a chat against turn 2
+  disk        first token of a prompt of 4K tokens: cold, and after a restart with --cache-disk
+
+Clients are build/bench/stream_clients. Rounds alternate; medians and ranges are shown.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CALLA, CLIENTS = ROOT / "build/calla", ROOT / "build/bench/stream_clients"
+TINY = ROOT / "models/tiny"
+TEXT = "Tell me everything that you know about hot and cold water in the north of the country."
+
+
+class Server:
+    """calla serve on a free port."""
+
+    def __init__(self, *options):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([CALLA, "serve", TINY, "--port", "0", *map(str, options)],
+                                        stderr=self.log, cwd=ROOT)
+        while "ready after" not in self.text():
+            if self.process.poll() is not None:
+                sys.exit(self.text())
+            time.sleep(0.02)
+        self.port = int(re.search(r"listening on http://[^ ]*:(\d+)", self.text())[1])
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            return float(re.search(rf"^{name} (\S+)$", answer.read().decode(), re.M)[1])
+
+    def chat(self, messages, **fields):
+        body = {"model": "tiny", "messages": messages, "temperature": 0, "enable_thinking": False,
+                **fields}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/chat/completions",
+                                         json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def stream(self, n, tokens):
+        """n clients at once, each for `tokens` tokens of text."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = []
+            for i in range(n):
+                paths.append(pathlib.Path(folder) / f"{i}.json")
+                paths[-1].write_text(json.dumps({
+                    "model": "tiny", "stream": True, "temperature": 1, "top_k": 0, "top_p": 1,
+                    "seed": i, "ignore_eos": True, "max_tokens": tokens,
+                    "enable_thinking": False,
+                    "messages": [{"role": "user", "content": f"{i}. {TEXT}"}]}))
+            done = subprocess.run([CLIENTS, str(self.port), str(n), *paths], capture_output=True,
+                                  text=True)
+            if done.returncode:
+                sys.exit(done.stderr)
+            return json.loads(done.stdout)
+
+    def processor_seconds(self):
+        """Of all threads, and of the engine's."""
+        every = engine = 0
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            fields = rest.split()
+            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            every += seconds
+            engine += seconds if name in ("calla-engine", "calla-worker") else 0
+        total = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(total[11]) + int(total[12])) / os.sysconf("SC_CLK_TCK"), engine
+
+
+def bench(*options):
+    """tok/s that `calla bench` decodes with, all sequences together."""
+    done = subprocess.run([CALLA, "bench", TINY, "--json", "--no-bandwidth", "--repeat", "1",
+                           *map(str, options)], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout)["results"][0]["decode_tok_per_s"]["median"]
+
+
+def spread(values, digits=1):
+    return (f"{statistics.median(values):.{digits}f} "
+            f"({min(values):.{digits}f}-{max(values):.{digits}f})")
+
+
+def measure_share(rounds):
+    ours, theirs = [], []
+    with Server("--backend", "ref") as server:
+        for _ in range(rounds):
+            ours.append(server.stream(1, 128)["tokens_per_second"])
+            theirs.append(bench("--backend", "ref", "--depth", 32, "--decode", 128))
+    print(f"share: one client {spread(ours)} tok/s, bench {spread(theirs)} tok/s: "
+          f"{statistics.median(ours) / statistics.median(theirs):.3f} (bar 0.97)")
+
+
+def measure_overhead(rounds):
+    cost = []
+    with Server() as server:
+        server.stream(1, 200)
+        for _ in range(rounds):
+            every, engine = server.processor_seconds()
+            tokens = server.stream(1, 4000)["tokens"]
+            later, later_engine = server.processor_seconds()
+            cost.append(((later - every) - (later_engine - engine)) / tokens * 1e6)
+    print(f"overhead: {spread(cost)} us of processor time a token (bar 30)")
+
+
+def measure_clients(rounds):
+    one, many, rows, gaps = [], [], [], []
+    with Server("--parallel", 16) as server:
+        server.stream(16, 50)
+        for _ in range(rounds):
+            one.append(server.stream(1, 1000)["tokens_per_second"])
+            result = server.stream(16, 400)
+            many.append(result["tokens_per_second"])
+            gaps.append(result["gap_p99_ms"])
+            rows.append(bench("--rows", 16, "--depth", 200, "--decode", 400))
+        most = server.metric("calla_decode_rows_max")
+    median = statistics.median
+    print(f"clients: one {spread(one)} tok/s, 16 {spread(many)} tok/s: {median(many) / median(one):.2f} "
+          f"times (bar 2); bench --rows 16 {spread(rows)} tok/s: {median(many) / median(rows):.3f} "
+          f"(bar 0.90); rows of a step at most {most:.0f} (bar 16); p99 gap {spread(gaps)} ms")
+
+
+def first_token(answer):
+    return answer["timings"]["prompt_ms"]
+
+
+def measure_turns(rounds):
+    second, tenth, cached = [], [], []
+    for turn in range(rounds):
+        with Server() as server:
+            messages = []
+            for i in range(1, 11):
+                messages.append({"role": "user", "content": f"{turn} {i} " + TEXT * 15})
+                answer = server.chat(messages, max_tokens=12)
+                messages.append({"role": "assistant",
+                                 "content": answer["choices"][0]["message"]["content"]})
+                if i == 2:
+                    second.append(first_token(answer))
+            tenth.append(first_token(answer))
+            usage = answer["usage"]
+            cached.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+    print(f"turns: first token at turn 2 {spread(second)} ms, at turn 10 {spread(tenth)} ms: "
+          f"{statistics.median(tenth) / statistics.median(second):.2f} times (bar 1.3); "
+          f"{statistics.median(cached):.0f} tokens of turn 10 were read")
+
+
+def measure_disk(rounds):
+    cold, warm, tokens = [], [], 0
+    words = " ".join(f"number {i} is {i * 7}" for i in range(520))
+    for turn in range(rounds):
+        folder = tempfile.mkdtemp()
+        messages = [{"role": "system", "content": f"{turn} {words}"},
+                    {"role": "user", "content": "Define hot."}]
+        options = ("--max-context", "8K", "--cache-disk", folder)
+        for times in (cold, warm):
+            with Server(*options) as server:
+                start = time.monotonic()
+                answer = server.chat(messages, max_tokens=1)
+                times.append(1000 * (time.monotonic() - start))
+                tokens = answer["usage"]["prompt_tokens"]
+        shutil.rmtree(folder)
+    print(f"disk: a prompt of {tokens} tokens, first token cold {spread(cold)} ms, restarted "
+          f"{spread(warm)} ms: {statistics.median(cold) / statistics.median(warm):.1f} times "
+          f"faster (bar 5)")
+
+
+def main():
+    tests = {name[8:]: function for name, function in globals().items()
+             if name.startswith("measure_")}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("tests", nargs="*", metavar="NAME", help=", ".join(tests))
+    given = parser.parse_args()
+    for name in given.tests or tests:
+        if name not in tests:
+            parser.error(f"found '{name}', wanted {', '.join(tests)}")
+        tests[name](given.rounds)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
