@@ -18,7 +18,7 @@ REPORT = re.compile(r"Sanitizer|runtime error|Assertion|stack smashing|free\(\)|
 def attack(server, first, results, problems):
     for seed in range(first, first + EACH):
         request = Hostile(seed)
-        client = server.dial(60)
+        client = server.dial(120)
         try:
             status = request.play(client)
         except Exception:
@@ -34,7 +34,7 @@ def attack(server, first, results, problems):
 
 def test_2000_hostile_requests():
     first = 1000
-    with Server("--parallel", 4, "--max-context", 320, "--queue", 100) as server:
+    with Server("--parallel", 4, "--max-context", 288, "--queue", 100) as server:
         assert server.chat("hi", max_tokens=1).status == 200
         descriptors = server.descriptors()
         results, problems = collections.Counter(), []
@@ -56,7 +56,7 @@ def test_2000_hostile_requests():
         wait_for(lambda: server.descriptors() <= descriptors, 10, "descriptors given back")
         reply = server.chat("Define hot.", max_tokens=40, temperature=0, enable_thinking=False)
         assert reply.status == 200 and "hot" in reply.text()
-        assert results[200] > 100 and results[400] > 300  # it is not all refused at the door
+        assert results[200] > 80 and results[400] > 300  # it is not all refused at the door
         assert server.stop() == 0, server.log()[-5000:]
         assert not REPORT.search(server.log()), server.log()[-5000:]
 
