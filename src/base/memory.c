@@ -1,5 +1,8 @@
 #include "base/memory.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -113,4 +116,11 @@ bool memory_peak_reset(void)
         return false;
     bool done = fputs("5", file) >= 0;
     return fclose(file) == 0 && done;
+}
+
+void memory_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

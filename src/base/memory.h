@@ -18,5 +18,7 @@ struct memory_room memory_look(void);
 
 int64_t memory_resident(void); /* bytes of this process in memory now; 0 when unknown */
 int64_t memory_peak(void);     /* most bytes that this process ever had in memory */
+/* Gives freed memory back to the system, where the allocator would keep it. Takes a millisecond. */
+void memory_trim(void);
 /* Lets the peak begin again at what is in memory now; false where the system cannot (not Linux). */
 bool memory_peak_reset(void);

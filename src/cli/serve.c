@@ -1,5 +1,7 @@
 /* `calla serve`: the OpenAI-compatible server. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,53 +102,15 @@ static int check(struct serve *serve)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-#define LOADED SIGUSR1 /* what the thread that loads sends */
-
-/* The signals that end the server, and LOADED. All threads but the main one block them for ever:
- * one that did not would end the process at once. */
-static sigset_t awaited(void)
+/* The signals that end the server, as a set. */
+static sigset_t ending(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
-    sigaddset(&set, LOADED);
     return set;
-}
-
-struct loading {
-    struct server *server;
-    enum status status;
-    struct error error;
-};
-
-static void *load(void *context)
-{
-    struct loading *loading = context;
-    loading->status = server_load(loading->server, &loading->error);
-    kill(getpid(), LOADED);
-    return NULL;
-}
-
-/* Loads the model; a signal meanwhile ends the process as if nobody waited for it. */
-static enum status load_or_die(struct server *server, struct error *error)
-{
-    sigset_t set = awaited();
-    struct loading loading = {.server = server};
-    pthread_t thread;
-    int number;
-    if (pthread_create(&thread, NULL, load, &loading) != 0)
-        return error_set(error, STATUS_NO_MEMORY, "the model's loading cannot be started");
-    while (sigwait(&set, &number) == 0 && number != LOADED) {
-        pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-        raise(number);
-        pthread_sigmask(SIG_BLOCK, &set, NULL);
-    }
-    pthread_join(thread, NULL);
-    if (loading.status != STATUS_OK)
-        *error = loading.error;
-    return loading.status;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -168,20 +132,47 @@ static void print_address(struct serve *serve, const struct server *server)
             "warning: anybody who reaches %s may use this server: --api-key asks for a key", host);
 }
 
-/* Answers until a signal comes. */
+/* The model's way into memory, on a thread of its own. */
+struct loading {
+    struct serve *serve;
+    struct server *server;
+    pthread_t thread;
+    struct error error;
+    enum status status;
+    atomic_bool done;
+};
+
+static void *load(void *context)
+{
+    struct loading *loading = context;
+    double start = clock_seconds();
+    loading->status = server_load(loading->server, &loading->error);
+    atomic_store(&loading->done, true);
+    if (loading->status == STATUS_OK)
+        line_log_print(&loading->serve->lines, "ready after %.2f s", clock_seconds() - start);
+    else
+        kill(getpid(), SIGTERM); /* it ends */
+    return NULL;
+}
+
+/* Answers until a signal comes. All threads but this one leave signals alone: one ends the loading
+ * at once, then the server in order, and a second one at once. */
 static int run_server(struct serve *serve, struct server *server)
 {
-    sigset_t set = awaited();
-    struct error error;
+    struct loading loading = {.serve = serve, .server = server};
+    sigset_t set = ending();
     int number;
-    double start = clock_seconds();
     print_address(serve, server);
-    if (load_or_die(server, &error) != STATUS_OK)
-        return command_failed(&error);
-    line_log_print(&serve->lines, "ready after %.2f s", clock_seconds() - start);
-    sigdelset(&set, LOADED);
+    if (pthread_create(&loading.thread, NULL, load, &loading) != 0)
+        return command_failed(
+            &(struct error){STATUS_NO_MEMORY, "the thread that loads the model cannot be started"});
     sigwait(&set, &number);
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* a second one ends it at once */
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    if (!atomic_load(&loading.done))
+        raise(number);
+    pthread_join(loading.thread, NULL);
+    if (loading.status != STATUS_OK)
+        return command_failed(&loading.error);
     line_log_print(&serve->lines, "stopping");
     return EXIT_DONE;
 }
@@ -190,7 +181,7 @@ static int open_and_run(struct serve *serve)
 {
     struct error error;
     struct server *server;
-    sigset_t set = awaited();
+    sigset_t set = ending();
     enum status status = backend_find(serve->device.backend, &serve->options.service.ops, &error);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* in the server's threads, too */
     if (status == STATUS_OK)

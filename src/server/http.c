@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,8 +14,22 @@
 /* libmicrohttpd's memory for a connection, beyond the headers: its records of them, the answer's
  * headers and a chunk on its way. */
 #define POOL_EXTRA ((size_t)48 << 10)
+#define DESCRIPTORS_LEFT 24 /* for files, beside the connections */
 
 /* ---- options --------------------------------------------------------------------------------- */
+
+/* No more connections than the process may have descriptors, some left for files: libmicrohttpd
+ * calls accept again and again where it fails for lack of one. */
+static unsigned fit_descriptors(unsigned wanted)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= wanted + HTTP_REFUSALS + DESCRIPTORS_LEFT)
+        return wanted;
+    return limit.rlim_cur > HTTP_REFUSALS + DESCRIPTORS_LEFT
+               ? (unsigned)limit.rlim_cur - HTTP_REFUSALS - DESCRIPTORS_LEFT
+               : 1;
+}
 
 static void fill_defaults(struct http_options *options)
 {
@@ -30,6 +45,7 @@ static void fill_defaults(struct http_options *options)
         options->idle_seconds = 75;
     if (options->connection_limit == 0)
         options->connection_limit = 256;
+    options->connection_limit = fit_descriptors(options->connection_limit);
 }
 
 static bool copy_secrets(struct http_server *server)

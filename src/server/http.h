@@ -14,6 +14,9 @@
  * What libmicrohttpd finds wrong itself (a garbage request line, …) has a right status and no such
  * body. OPTIONS is 204, with Allow; HEAD goes to the handler of GET.
  *
+ * When there are as many connections as allowed, a new one takes the place of the one that has been
+ * without a request for longest. Where all have one, 32 more get 503 and others are closed.
+ *
  * A client that closes its side for writing counts as gone, as in nginx: who still wants the answer
  * keeps the connection open. Bytes of a next request do not. */
 #pragma once
@@ -68,7 +71,7 @@ struct http_options {
     size_t header_limit;       /* bytes of request line and headers; 64 KiB */
     double request_seconds;    /* for the headers, and again for the body, to arrive whole; 30 */
     double idle_seconds;       /* without a request, or without the client reading its answer; 75 */
-    unsigned connection_limit; /* 256; 32 more get 503, others are closed */
+    unsigned connection_limit; /* 256, fewer where descriptors are; see above */
     http_log *log;             /* NULL: none; called on the connections' threads */
     void *log_context;
 };

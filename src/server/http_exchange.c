@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "server/http_parts.h"
 
 /* So much of a body whose request is refused is read, so that the connection can go on. */
 #define DROPPED_MOST (1 << 20)
+/* A body whose parts may have taken memory that is worth giving back. */
+#define LARGE (1 << 20)
 
 /* ---- accessors ------------------------------------------------------------------------------- */
 
@@ -225,9 +228,12 @@ void http_exchange_end(void *context, struct MHD_Connection *mhd, void **slot,
         shutdown(connection->fd, SHUT_RDWR); /* what was sent still arrives */
     if (exchange->response)
         MHD_destroy_response(exchange->response);
+    bool large = exchange->received > LARGE;
     free(exchange->path);
     bytes_clear(&exchange->body);
     bytes_clear(&exchange->fields);
     bytes_clear(&exchange->stream.out);
     free(exchange);
+    if (large)
+        memory_trim();
 }

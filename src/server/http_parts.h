@@ -33,6 +33,7 @@ struct http_connection {
     double deadline; /* on the clock of base/clock.h; INFINITY: none */
     bool reading;    /* a request arrives: when time is up there is something to answer */
     bool running;    /* a request is counted in n_running */
+    bool cut;        /* closed, to make room for another one */
     atomic_bool expired;
 };
 

@@ -88,6 +88,22 @@ static void set_deadline(struct http_connection *connection, double seconds)
         pthread_cond_signal(&server->timer);
 }
 
+/* Closes the connection that has been without a request for longest, to make room for another one;
+ * false: all have one. */
+static bool cut_idlest(struct http_server *server, const struct http_connection *other)
+{
+    struct http_connection *idlest = NULL;
+    for (struct http_connection *c = server->connections; c; c = c->next)
+        if (c != other && !c->running && !c->reading && !c->refused && !c->cut &&
+            (!idlest || c->deadline < idlest->deadline))
+            idlest = c;
+    if (!idlest)
+        return false;
+    idlest->cut = true;
+    shutdown(idlest->fd, SHUT_RDWR);
+    return true;
+}
+
 void http_watch_add(struct http_server *server, struct http_connection *connection)
 {
     pthread_mutex_lock(&server->lock);
@@ -97,6 +113,8 @@ void http_watch_add(struct http_server *server, struct http_connection *connecti
         connection->next->previous = connection;
     server->connections = connection;
     connection->refused = server->n_connections++ >= server->options.connection_limit;
+    if (connection->refused && cut_idlest(server, connection))
+        connection->refused = false;
     set_deadline(connection, connection->refused ? REFUSED_SECONDS : server->options.idle_seconds);
     pthread_mutex_unlock(&server->lock);
 }

@@ -8,12 +8,15 @@ static const double times[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 void metrics_init(struct metrics *metrics)
 {
     *metrics = (struct metrics){
-        .prefill = {"calla_prefill_tokens_per_second", "speed at which a request's prompt was read",
-                    speeds},
-        .decode = {"calla_decode_tokens_per_second", "speed at which a request's answer came",
-                   speeds},
-        .first_token = {"calla_time_to_first_token_seconds",
-                        "from a request's arrival to its first token", times},
+        .prefill = {.name = "calla_prefill_tokens_per_second",
+                    .help = "speed at which a request's prompt was read",
+                    .bounds = speeds},
+        .decode = {.name = "calla_decode_tokens_per_second",
+                   .help = "speed at which a request's answer came",
+                   .bounds = speeds},
+        .first_token = {.name = "calla_time_to_first_token_seconds",
+                        .help = "from a request's arrival to its first token",
+                        .bounds = times},
     };
     pthread_mutex_init(&metrics->mutex, NULL);
 }

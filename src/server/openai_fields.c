@@ -5,6 +5,10 @@
 #include "base/json.h"
 
 #define DEPTH_DEFAULT 128
+/* What a parsed value takes at most: a body of 32 MiB could ask for gigabytes. So their number has
+ * a limit, four times what a prompt of ids for the longest context needs. */
+#define VALUE_BYTES 250
+#define VALUES_MAX (1 << 20)
 
 const json_t *openai_get(const json_t *object, const char *name)
 {
@@ -32,14 +36,21 @@ bool openai_integer(const json_t *value, int64_t *out)
     return true;
 }
 
-/* The deepest nesting of brackets outside of strings; stops above `limit`. On text that is no JSON
- * it is still no less than what a parser would enter. */
-static int nesting(const char *text, size_t length, int limit)
+struct extent {
+    int deepest;     /* nesting of brackets outside of strings */
+    size_t n_values; /* no fewer than there are, at most one more for each bracket */
+};
+
+/* What a parser would have to hold; stops where the nesting is above `limit`. On text that is no
+ * JSON it is still no less than what a parser would enter. */
+static struct extent measure(const char *text, size_t length, int limit)
 {
     int depth = 0, deepest = 0;
+    size_t n_values = 1;
     bool in_string = false;
     for (size_t i = 0; i < length && deepest <= limit; i++) {
         char c = text[i];
+        n_values += !in_string && (c == ',' || c == '{' || c == '[');
         if (in_string && c == '\\')
             i++;
         else if (c == '"')
@@ -49,7 +60,15 @@ static int nesting(const char *text, size_t length, int limit)
         else if (!in_string && (c == '}' || c == ']'))
             depth--;
     }
-    return deepest;
+    return (struct extent){deepest, n_values};
+}
+
+/* jansson does not see all of its failed allocations, so it is not begun where one is likely. */
+static bool can_be_had(size_t size)
+{
+    void *block = malloc(size);
+    free(block);
+    return block != NULL;
 }
 
 bool openai_body_parse(const char *body, size_t length, const struct openai_limits *limits,
@@ -61,9 +80,15 @@ bool openai_body_parse(const char *body, size_t length, const struct openai_limi
                                   "request body: found %zu bytes, wanted no more than %zu", length,
                                   limits->body_size);
     int depth = limits->depth > 0 ? limits->depth : DEPTH_DEFAULT;
-    if (nesting(body, length, depth) > depth)
+    const struct extent extent = measure(body, length, depth);
+    if (extent.deepest > depth)
         return openai_invalid(
             problem, NULL, "request body: objects and arrays are nested more than %d deep", depth);
+    if (extent.n_values > VALUES_MAX)
+        return openai_invalid(problem, NULL, "request body: found more than %d values", VALUES_MAX);
+    if (!can_be_had(4 * length + VALUE_BYTES * extent.n_values))
+        return openai_problem_set(problem, 500, "server_error", NULL, NULL,
+                                  "out of memory for the request");
     struct error error;
     if (json_parse(length ? body : "", length, "request body", out, &error) != STATUS_OK)
         return openai_problem_from(problem, &error, NULL);

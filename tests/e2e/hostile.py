@@ -17,13 +17,14 @@ MESSAGES = [
     {"role": "tool", "tool_call_id": "call_1", "content": "warm"},
     {"role": "user", "content": "Define hot."}]
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "presence_penalty": 0.5, "seed": 7,
-            "frequency_penalty": -0.5, "repetition_penalty": 1.1, "max_tokens": 8, "n": 2, "stop": ["hot", "\n\n"],
+            "frequency_penalty": -0.5, "repetition_penalty": 1.1, "max_tokens": 4, "stop": ["hot", "\n\n"],
             "logit_bias": {"20": 5, "21": -100}, "stream": True, "stream_options": {"include_usage": True}}
 VALID = [
-    (CHAT, {"model": "tiny", "messages": MESSAGES, "tools": WEATHER, "tool_choice": "auto", "logprobs": True,
-            "top_logprobs": 3, "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
+    # prompts are short: sanitizers make reading them slow
+    (CHAT, {"model": "tiny", "messages": MESSAGES, "tool_choice": "auto", "logprobs": True, "top_logprobs": 3,
+            "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
             "metadata": {"a": "b"}, "return_progress": True, **SAMPLING}),
-    (CHAT, {"model": "tiny", "messages": MESSAGES[-1:], "tools": WEATHER, "max_completion_tokens": 20,
+    (CHAT, {"model": "tiny", "messages": MESSAGES[-1:], "tools": WEATHER, "max_completion_tokens": 12, "n": 2,
             "tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "thinking_budget": 3,
             "reasoning_effort": "low", "response_format": {"type": "text"}, "user": "u", "store": False}),
     (TEXT, {"model": "tiny", "prompt": ["Once", "hot"], "suffix": None, "echo": True, "logprobs": 2,
@@ -103,7 +104,7 @@ class Hostile:
         noise = self.noise = random.Random(seed)
         self.method = "POST"
         self.path, body = copy.deepcopy(noise.choice(VALID))
-        for _ in range(noise.choice([0, 1, 1, 1, 2, 5])):
+        for _ in range(noise.choice([0, 1, 1, 2, 3, 5])):
             mutate(noise, body)
         data = json.dumps(body, ensure_ascii=noise.random() < 0.7).encode("utf-8", "surrogatepass")
         if noise.random() < 0.3:

@@ -346,7 +346,7 @@ def finished(index, choice):
 def comparable(answer, usage=True):
     """An answer without what differs from request to request."""
     answer = json.loads(json.dumps(answer))
-    for key in ("id", "created", "timings", "object"):
+    for key in ("id", "created", "timings", "object", "service_tier"):
         answer.pop(key, None)
     for choice in answer["choices"]:
         for call in choice.get("message", {}).get("tool_calls") or []:

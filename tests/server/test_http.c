@@ -691,8 +691,14 @@ static void connections_have_a_limit(void **state)
 {
     (void)state;
     start((struct http_options){.connection_limit = 4});
-    struct http_client *clients[60];
-    unsigned answered[3] = {0}; /* 200, 503, closed */
+    struct http_client *clients[60], *busy[4];
+    unsigned answered[3] = {0};   /* 200, 503, closed */
+    for (int i = 0; i < 4; i++) { /* a request under way keeps its connection */
+        busy[i] = dial();
+        http_say(busy[i], "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 4\r\n\r\nnu");
+    }
+    for (double until = clock_seconds() + 5; http_server_running(server) < 4;)
+        assert_true(clock_seconds() < until);
     for (int i = 0; i < 60; i++)
         clients[i] = dial();
     for (int i = 0; i < 60; i++) {
@@ -705,9 +711,14 @@ static void connections_have_a_limit(void **state)
     }
     for (int i = 0; i < 60; i++)
         http_close(clients[i]);
-    assert_int_equal(answered[0], 4);
-    assert_in_range(answered[1], 32, 56); /* those that got it make room for others */
-    http_await(&http_notes.logged, answered[0] + answered[1]);
+    assert_int_equal(answered[0], 0);
+    assert_in_range(answered[1], 32, 60); /* those that got it make room for others */
+    for (int i = 0; i < 4; i++) {
+        http_say(busy[i], "ll");
+        expect_body(busy[i], 200, "null");
+        http_close(busy[i]);
+    }
+    http_await(&http_notes.logged, 4 + answered[1]);
     for (double until = clock_seconds() + 5;;) { /* and afterwards there is room */
         struct http_client *client = dial();
         http_say(client, "GET /health HTTP/1.1\r\n" HOST "\r\n");
@@ -718,6 +729,27 @@ static void connections_have_a_limit(void **state)
             break;
         assert_true(clock_seconds() < until);
     }
+}
+
+static void idle_connections_make_room(void **state)
+{
+    (void)state;
+    start((struct http_options){.connection_limit = 4});
+    struct http_client *clients[12];
+    for (int i = 0; i < 12; i++) {
+        clients[i] = dial();
+        http_say(clients[i], "GET /health HTTP/1.1\r\n" HOST "\r\n");
+        expect_only(clients[i], 200);
+        usleep(20000); /* by now its connection is idle */
+    }
+    for (int i = 0; i < 8; i++) /* the oldest were closed */
+        assert_false(http_more_bytes(clients[i]));
+    for (int i = 8; i < 12; i++) {
+        http_say(clients[i], "GET /health HTTP/1.1\r\n" HOST "\r\n");
+        expect_only(clients[i], 200);
+    }
+    for (int i = 0; i < 12; i++)
+        http_close(clients[i]);
 }
 
 static void descriptors_stay_flat(void **state)
@@ -854,6 +886,7 @@ int main(void)
         TEST(keys_are_asked_for),
         TEST(origins_are_allowed_everywhere),
         TEST(connections_have_a_limit),
+        TEST(idle_connections_make_room),
         TEST(descriptors_stay_flat),
         TEST(listens_where_it_is_told),
         TEST(wrong_addresses_are_named),
