@@ -1,5 +1,7 @@
 /* `calla serve`: the OpenAI-compatible server. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,23 +132,47 @@ static void print_address(struct serve *serve, const struct server *server)
             "warning: anybody who reaches %s may use this server: --api-key asks for a key", host);
 }
 
-/* Answers until a signal comes. */
+/* The model's way into memory, on a thread of its own. */
+struct loading {
+    struct serve *serve;
+    struct server *server;
+    pthread_t thread;
+    struct error error;
+    enum status status;
+    atomic_bool done;
+};
+
+static void *load(void *context)
+{
+    struct loading *loading = context;
+    double start = clock_seconds();
+    loading->status = server_load(loading->server, &loading->error);
+    atomic_store(&loading->done, true);
+    if (loading->status == STATUS_OK)
+        line_log_print(&loading->serve->lines, "ready after %.2f s", clock_seconds() - start);
+    else
+        kill(getpid(), SIGTERM); /* it ends */
+    return NULL;
+}
+
+/* Answers until a signal comes. All threads but this one leave signals alone: one ends the loading
+ * at once, then the server in order, and a second one at once. */
 static int run_server(struct serve *serve, struct server *server)
 {
+    struct loading loading = {.serve = serve, .server = server};
     sigset_t set = ending();
-    struct error error;
     int number;
-    double start = clock_seconds();
     print_address(serve, server);
-    /* a signal ends the loading at once, then the server in order, then, a second one, at once */
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    enum status status = server_load(server, &error);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    if (status != STATUS_OK)
-        return command_failed(&error);
-    line_log_print(&serve->lines, "ready after %.2f s", clock_seconds() - start);
+    if (pthread_create(&loading.thread, NULL, load, &loading) != 0)
+        return command_failed(
+            &(struct error){STATUS_NO_MEMORY, "the thread that loads the model cannot be started"});
     sigwait(&set, &number);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    if (!atomic_load(&loading.done))
+        raise(number);
+    pthread_join(loading.thread, NULL);
+    if (loading.status != STATUS_OK)
+        return command_failed(&loading.error);
     line_log_print(&serve->lines, "stopping");
     return EXIT_DONE;
 }

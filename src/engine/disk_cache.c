@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/checksum.h"
-#include "base/threads.h"
+#include "engine/disk_writer.h"
 
 struct entry {
     struct entry *next;
@@ -29,12 +28,9 @@ struct entry {
 /* A prefix on its way to the disk. */
 struct writing {
     struct disk_prefix prefix; /* tokens: owned */
-    struct disk_file file;
     char path[PATH_MAX];
     int step; /* 0: nothing is written; then create, each state, each block, commit */
 };
-
-enum task { TASK_NONE, TASK_CREATE, TASK_STATE, TASK_BLOCK, TASK_COMMIT, TASK_END };
 
 struct disk_cache {
     struct engine *engine;
@@ -46,16 +42,8 @@ struct disk_cache {
     struct disk_cache_figures figures;
     int64_t clock;
     struct writing *current, *waiting; /* NULL: none */
-    char *block;                       /* rows on their way to the writing thread */
-
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t mutex; /* guards what follows; block and current are the thread's while busy */
-    pthread_cond_t changed;
-    enum task task; /* that the thread has to do; NONE: it waits */
-    int index;      /* the state or block of it */
-    struct error error;
-    enum status status; /* of the last task */
+    char *block;                       /* rows on their way to the writer */
+    struct disk_writer *writer;
 };
 
 static void log_line(const struct disk_cache *cache, const char *line)
@@ -244,85 +232,7 @@ static enum status lock_folder(struct disk_cache *cache, struct error *error)
     return STATUS_OK;
 }
 
-/* ---- the writing thread ---------------------------------------------------------------------- */
-
-static enum status do_task(struct disk_cache *cache, enum task task, int index, struct error *error)
-{
-    struct writing *w = cache->current;
-    switch (task) {
-    case TASK_CREATE:
-        return disk_file_create(w->path, &cache->identity, w->prefix.tokens, w->prefix.n_tokens,
-                                w->prefix.lengths, w->prefix.n_states, &w->file, error);
-    case TASK_STATE:
-        return disk_file_put_state(&w->file, index, w->prefix.states[index], error);
-    case TASK_BLOCK:
-        return disk_file_put_block(&w->file, index, cache->block, error);
-    case TASK_COMMIT:
-        return disk_file_commit(&w->file, w->path, error);
-    case TASK_NONE:
-    case TASK_END:
-        break;
-    }
-    return STATUS_OK;
-}
-
-static void *run(void *context)
-{
-    struct disk_cache *cache = context;
-    thread_set_name("calla-disk");
-    pthread_mutex_lock(&cache->mutex);
-    while (cache->task != TASK_END) {
-        if (cache->task == TASK_NONE) {
-            pthread_cond_wait(&cache->changed, &cache->mutex);
-            continue;
-        }
-        enum task task = cache->task;
-        int index = cache->index;
-        struct error error;
-        pthread_mutex_unlock(&cache->mutex);
-        enum status status = do_task(cache, task, index, &error);
-        pthread_mutex_lock(&cache->mutex);
-        cache->task = TASK_NONE;
-        cache->status = status;
-        if (status != STATUS_OK)
-            cache->error = error;
-        pthread_cond_broadcast(&cache->changed);
-        if (cache->options.wake) {
-            pthread_mutex_unlock(&cache->mutex);
-            cache->options.wake(cache->options.wake_context);
-            pthread_mutex_lock(&cache->mutex);
-        }
-    }
-    pthread_mutex_unlock(&cache->mutex);
-    return NULL;
-}
-
-static void post(struct disk_cache *cache, enum task task, int index)
-{
-    pthread_mutex_lock(&cache->mutex);
-    cache->task = task;
-    cache->index = index;
-    pthread_cond_broadcast(&cache->changed);
-    pthread_mutex_unlock(&cache->mutex);
-}
-
-static bool is_busy(struct disk_cache *cache)
-{
-    pthread_mutex_lock(&cache->mutex);
-    bool busy = cache->task != TASK_NONE;
-    pthread_mutex_unlock(&cache->mutex);
-    return busy;
-}
-
-static void wait_for_thread(struct disk_cache *cache)
-{
-    pthread_mutex_lock(&cache->mutex);
-    while (cache->task != TASK_NONE)
-        pthread_cond_wait(&cache->changed, &cache->mutex);
-    pthread_mutex_unlock(&cache->mutex);
-}
-
-/* ---- writing, on the engine's thread --------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void free_writing(struct writing *writing)
 {
@@ -407,27 +317,29 @@ static void end_current(struct disk_cache *cache, bool written)
     free_writing(w);
 }
 
-/* Posts the next piece of the current write. */
+/* Hands over the next piece of the current write. */
 static void next_piece(struct disk_cache *cache)
 {
     struct writing *w = cache->current;
+    const struct disk_prefix *prefix = &w->prefix;
     struct backend *backend = cache->engine->backend;
-    int i = w->step++ - 1, blocks = disk_file_blocks(w->prefix.n_tokens);
+    int i = w->step++ - 1, block = i - prefix->n_states,
+        blocks = disk_file_blocks(prefix->n_tokens);
     if (i < 0) {
-        post(cache, TASK_CREATE, 0);
-    } else if (i < w->prefix.n_states) {
-        post(cache, TASK_STATE, i);
-    } else if (i < w->prefix.n_states + blocks) {
-        int block = i - w->prefix.n_states;
-        int32_t from = block * DISK_BLOCK, left = w->prefix.n_tokens - from;
-        if (backend->ops->kv_hold_read(backend, w->prefix.rows, from,
+        disk_writer_create(cache->writer, w->path, prefix->tokens, prefix->n_tokens,
+                           prefix->lengths, prefix->n_states);
+    } else if (block < 0) {
+        disk_writer_put_state(cache->writer, i, prefix->states[i]);
+    } else if (block < blocks) {
+        int32_t from = block * DISK_BLOCK, left = prefix->n_tokens - from;
+        if (backend->ops->kv_hold_read(backend, prefix->rows, from,
                                        left < DISK_BLOCK ? left : DISK_BLOCK, cache->block,
                                        NULL) == STATUS_OK)
-            post(cache, TASK_BLOCK, block);
+            disk_writer_put_block(cache->writer, block, cache->block);
         else
             disk_cache_give_up(cache);
     } else {
-        post(cache, TASK_COMMIT, 0);
+        disk_writer_commit(cache->writer);
     }
 }
 
@@ -438,44 +350,51 @@ static bool is_committed(const struct writing *w)
 
 bool disk_cache_has_work(struct disk_cache *cache)
 {
-    return (cache->current || cache->waiting) && !is_busy(cache);
+    return (cache->current || cache->waiting) && !disk_writer_is_busy(cache->writer);
+}
+
+/* Takes up the one that waits. */
+static void begin_writing(struct disk_cache *cache)
+{
+    const struct disk_prefix *prefix = &cache->waiting->prefix;
+    cache->current = cache->waiting;
+    cache->waiting = NULL;
+    if (make_room(cache, disk_file_size(&cache->identity, prefix->n_tokens, prefix->n_states)))
+        next_piece(cache);
+    else
+        end_current(cache, false);
 }
 
 bool disk_cache_work(struct disk_cache *cache)
 {
+    struct error error;
     if (!disk_cache_has_work(cache))
         return false;
-    struct writing *w = cache->current;
-    if (w && w->step > 0 && cache->status != STATUS_OK) {
-        log_problem(cache, &cache->error, "");
+    if (!cache->current) {
+        begin_writing(cache);
+    } else if (disk_writer_status(cache->writer, &error) != STATUS_OK) {
+        log_problem(cache, &error, "");
         cache->figures.failures++;
-        disk_file_abandon(&w->file, w->path);
+        disk_writer_abandon(cache->writer);
         end_current(cache, false);
-    } else if (w && is_committed(w)) {
+    } else if (is_committed(cache->current)) {
         end_current(cache, true);
-    } else if (w) {
-        next_piece(cache);
     } else {
-        w = cache->current = cache->waiting;
-        cache->waiting = NULL;
-        w->file.descriptor = -1;
-        if (make_room(cache,
-                      disk_file_size(&cache->identity, w->prefix.n_tokens, w->prefix.n_states)))
-            next_piece(cache);
-        else
-            end_current(cache, false);
+        next_piece(cache);
     }
     return true;
 }
 
 bool disk_cache_give_up(struct disk_cache *cache)
 {
+    struct error error;
     bool any = cache->current || cache->waiting;
-    wait_for_thread(cache);
-    if (cache->current && is_committed(cache->current) && cache->status == STATUS_OK) {
+    disk_writer_wait(cache->writer);
+    if (cache->current && is_committed(cache->current) &&
+        disk_writer_status(cache->writer, &error) == STATUS_OK) {
         end_current(cache, true);
     } else if (cache->current) {
-        disk_file_abandon(&cache->current->file, cache->current->path);
+        disk_writer_abandon(cache->writer);
         end_current(cache, false);
     }
     if (cache->waiting)
@@ -571,12 +490,9 @@ static enum status open_cache(struct disk_cache *cache, struct error *error)
     if (!cache->block)
         return error_no_memory(error, "the disk cache");
     status = scan(cache, error);
-    if (status != STATUS_OK)
-        return status;
-    if (pthread_create(&cache->thread, NULL, run, cache) != 0)
-        return error_set(error, STATUS_NO_MEMORY, "cache-disk: its thread cannot be started");
-    cache->started = true;
-    return STATUS_OK;
+    return status == STATUS_OK ? disk_writer_new(&cache->identity, cache->options.wake,
+                                                 cache->options.wake_context, &cache->writer, error)
+                               : status;
 }
 
 enum status disk_cache_open(struct engine *engine, const struct disk_cache_options *options,
@@ -591,8 +507,6 @@ enum status disk_cache_open(struct engine *engine, const struct disk_cache_optio
     cache->lock = -1;
     snprintf(cache->folder, sizeof cache->folder, "%s", options->folder);
     disk_identity_fill(&cache->identity, engine, options->weights);
-    pthread_mutex_init(&cache->mutex, NULL);
-    pthread_cond_init(&cache->changed, NULL);
     enum status status = open_cache(cache, error);
     if (status != STATUS_OK) {
         disk_cache_close(cache);
@@ -604,7 +518,7 @@ enum status disk_cache_open(struct engine *engine, const struct disk_cache_optio
 void disk_cache_drain(struct disk_cache *cache)
 {
     while (cache->current || cache->waiting) {
-        wait_for_thread(cache);
+        disk_writer_wait(cache->writer);
         disk_cache_work(cache);
     }
 }
@@ -614,10 +528,7 @@ void disk_cache_close(struct disk_cache *cache)
     if (!cache)
         return;
     disk_cache_drain(cache);
-    if (cache->started) {
-        post(cache, TASK_END, 0);
-        pthread_join(cache->thread, NULL);
-    }
+    disk_writer_free(cache->writer);
     while (cache->entries) {
         struct entry *entry = cache->entries;
         cache->entries = entry->next;
@@ -626,8 +537,6 @@ void disk_cache_close(struct disk_cache *cache)
     if (cache->lock >= 0)
         close(cache->lock);
     free(cache->block);
-    pthread_cond_destroy(&cache->changed);
-    pthread_mutex_destroy(&cache->mutex);
     free(cache);
 }
 

@@ -74,5 +74,6 @@ enum status scheduler_submit(struct scheduler *scheduler, const struct generatio
 int job_wait(struct job *job, double seconds, struct generated *out, int n, struct job_news *news);
 /* The engine lets go of it within one step. */
 void job_cancel(struct job *job);
-/* Cancels what has not ended. What its options borrow is needed until JOB_ENDED was seen. */
+/* Cancels what has not ended. What its options borrow is needed until JOB_ENDED was seen, or as
+ * long as the options' owner is held. */
 void job_free(struct job *job);

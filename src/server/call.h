@@ -7,6 +7,13 @@
 #include "server/http.h"
 #include "server/openai_request.h"
 #include "server/service.h"
+#include "text/reply_collect.h"
+
+/* What of a choice is gathered, when nothing is streamed. */
+struct call_part {
+    struct reply_result reply; /* chat */
+    struct bytes text;         /* completions */
+};
 
 struct call {
     struct shared shared; /* by its connection, and by the engine while it generates */
@@ -18,7 +25,7 @@ struct call {
     const struct openai_generation *generation; /* that one's */
     struct openai_answer answer;
     struct choice *choices;  /* [n] */
-    struct call_part *parts; /* [n] what of them is gathered, when nothing is streamed */
+    struct call_part *parts; /* [n] */
     const char **tool_names; /* [n_tool_names], those that may have to be called */
     int n_tool_names;
     int32_t *stop_ids; /* [n_stop_ids] */
@@ -46,6 +53,9 @@ void call_free(struct call *call);
 bool call_check_model(struct call *call);
 /* Makes `per_prompt` choices for each of n prompts and submits them. */
 bool call_submit(struct call *call, const struct call_prompt *prompts, int n, int per_prompt);
+/* Sinks of its choices. */
+void call_gather_event(void *context, struct choice *choice, const struct reply_event *event);
+void call_stream_event(void *context, struct choice *choice, const struct reply_event *event);
 /* Answers the exchange: with the problem, or with the choices that were submitted. Takes the call
  * over. */
 void call_answer(struct call *call);

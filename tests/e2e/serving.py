@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import pathlib
 import re
 import threading
 import time

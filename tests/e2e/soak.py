@@ -1,188 +1,252 @@
-"""Sixteen clients of mixed behaviour against a running server, for as long as one likes:
+#!/usr/bin/env python3
+"""A server under clients of every kind for a while: whether its memory, descriptors and threads stay
+where they are, and whether everybody is answered as they should be.
 
-    .venv/bin/python tests/e2e/soak.py [--seconds 1800] [serve's options …]
+    make && python3 tests/e2e/soak.py [--seconds 1800] [--clients 16] [-- OPTIONS OF calla serve]
 
-prints requests by status, memory, descriptors and threads (after a warm-up of a tenth of the time,
-and at the end), the gaps between tokens, and errors; exits 1 when memory grew by more than 5 %,
-anything else grew at all, or a request failed. The end-to-end tests run a minute of it."""
-
+Clients stream, ask for whole answers, go on with conversations, call tools, leave in the middle of a
+prompt or of an answer, read slowly, send what is no JSON or too long. Prints figures as JSON; exits
+with 1 when something is wrong. test_serve_soak.py runs it for a minute.
+"""
 import argparse
 import collections
-import contextlib
+import http.client
 import json
+import os
+import pathlib
 import random
+import re
+import socket
+import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
-from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body, wait_for
-from support import WEATHER
-
-CLIENTS = 16
-SYSTEM = {"role": "system", "content": "You define words. " + "Be brief and exact. " * 10}
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CALLA = pathlib.Path(os.environ.get("CALLA", ROOT / "build" / "calla"))
+# small enough that caches and pools are full, and entries go, within the first seconds
+OPTIONS = ("--max-context", "4K", "--parallel", "8", "--cache-ram", "48M", "--queue", "12")
+WORDS = ("hot cold warm useful useless water stone weather city Rome Paris define opposite what is "
+         "the of and a word that means").split()
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}}}}]
+GROWTH = 1.05    # of resident memory, in a run that is long enough for everything to be full
+LONG = 600       # seconds
+BESIDE = 96 << 20 # bytes beside the plan: program, libraries, requests
 
 
 class Soak:
-    def __init__(self, server):
-        self.server = server
-        self.statuses, self.kinds = collections.Counter(), collections.Counter()
-        self.gaps, self.errors = [], []
-        self.end = False
+    def __init__(self, port, seed):
+        self.port = port
+        self.rng = random.Random(seed)
+        self.statuses = collections.Counter()
+        self.wrong = []
+        self.gaps = []
 
-    # ---- what clients do; each gives a status
+    # ---- requests --------------------------------------------------------------------------------
 
-    def stream(self, client, noise, body, leave_after=None):
-        client.request("POST", CHAT, {**body, "stream": True})
-        head = client.head()
-        if head.status != 200:
-            client.exactly(int(head.headers["content-length"]))
-            return head.status
-        last, n, data = None, 0, b""
-        while piece := client.chunk():
-            now = time.monotonic()
-            if last and piece.startswith(b"data: {"):
-                self.gaps.append(now - last)
-            last, n, data = now, n + 1, piece
-            if n == leave_after:
-                client.reset() if noise.random() < 0.5 else client.close()
-                return "left"
-        assert data.endswith(b"data: [DONE]\n\n") and b'"error"' not in data, data[-300:]
-        return 200
+    def words(self, n):
+        return " ".join(self.rng.choice(WORDS) for _ in range(n))
 
-    def whole(self, client, body, path=CHAT):
-        client.request("POST", path, body)
-        reply = client.reply()
-        if reply.status == 200:
-            usage = reply.json()["usage"]
-            assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
-        return reply.status
+    def body(self, **fields):
+        return {"model": "tiny", "max_tokens": self.rng.randint(1, 60), "seed": self.rng.randint(0, 9),
+                "messages": [{"role": "user", "content": self.words(self.rng.randint(1, 40))}],
+                "enable_thinking": self.rng.random() < 0.5, **fields}
 
-    def chat(self, client, noise):
-        """A conversation of three turns that grows."""
-        messages = [SYSTEM]
-        for _ in range(3):
-            messages.append({"role": "user", "content": f"Define {noise.choice(['hot', 'cold', 'red', 'sea'])}."})
-            client.request("POST", CHAT, {"model": "tiny", "messages": messages, "max_tokens": 24})
-            reply = client.reply()
-            if reply.status != 200:
-                return reply.status
-            message = reply.json()["choices"][0]["message"]
-            messages.append({"role": "assistant", "content": message["content"] or ""})
-        return 200
+    def open(self, body, path="/v1/chat/completions"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request("POST", path, data, {"Content-Type": "application/json"})
+        return connection
 
-    def one(self, client, noise):
-        text = noise.choice(["Define hot.", "Define cold.", f"Say {noise.randrange(1000)}."])
-        body = chat_body(text, max_tokens=noise.randrange(1, 48))
-        kind = noise.choice(["stream"] * 4 + ["whole", "chat", "abort", "leave", "slow", "bad", "long", "tools", "text",
-                                              "same", "unknown"])
-        self.kinds[kind] += 1
-        if kind == "stream":
-            return self.stream(client, noise, body)
-        if kind == "whole":
-            return self.whole(client, body)
-        if kind == "chat":
-            return self.chat(client, noise)
-        if kind == "abort":
-            return self.stream(client, noise, {**body, "max_tokens": 2000, "ignore_eos": True}, noise.randrange(1, 20))
-        if kind == "leave":
-            client.request("POST", CHAT, chat_body("hot " * 500 + str(noise.random()), max_tokens=500))
-            time.sleep(noise.random() * 0.3)
-            client.close()
-            return "left"
-        if kind == "slow":
-            client.request("POST", CHAT, {**body, "max_tokens": 300, "ignore_eos": True, "stream": True})
-            time.sleep(noise.random() * 2)
-            client.close()
-            return "left"
-        if kind == "bad":
-            client.request("POST", CHAT, json.dumps(body)[:noise.randrange(5, 40)])
-            return client.reply().status
-        if kind == "long":
-            return self.whole(client, chat_body(f"{noise.randrange(9)} " + "cold " * noise.randrange(200, 800), max_tokens=4))
-        if kind == "tools":
-            return self.stream(client, noise, {**chat_body("Weather in Rome?", max_tokens=60), "tools": WEATHER,
-                                               "tool_choice": "required", "enable_thinking": False})
-        if kind == "text":
-            return self.whole(client, text_body(["Once", "hot"], n=2, max_tokens=8, logprobs=2, echo=True), TEXT)
-        if kind == "same":
-            return self.whole(client, {"model": "tiny", "messages": [SYSTEM, {"role": "user", "content": "Define red."}],
-                                       "max_tokens": 8})
-        client.request("GET", noise.choice(["/metrics", "/health", "/v1/models", "/nothing"]))
-        return client.reply().status
-
-    def client(self, seed):
-        noise, connection = random.Random(seed), None
-        while not self.end:
-            try:
-                connection = connection or self.server.dial(120)
-                status = self.one(connection, noise)
-                self.statuses[status] += 1
-                if status == 429:
-                    time.sleep(0.2)
-                if status == "left" or noise.random() < 0.2:
-                    connection.close()
-                    connection = None
-            except Exception as problem:  # whatever it is, it is an error of the server's
-                self.errors.append(f"{type(problem).__name__}: {str(problem)[:300]}")
-                with contextlib.suppress(Exception):
-                    connection.close()
-                connection = None
-        if connection:
+    def answer(self, body, wanted=(200, 429), path="/v1/chat/completions"):
+        """(status, JSON) of a whole answer."""
+        connection = self.open(body, path)
+        try:
+            response = connection.getresponse()
+            text = response.read()
+            self.statuses[response.status] += 1
+            if response.status not in wanted:
+                self.wrong.append(f"status {response.status}: {text[:200]}")
+            return response.status, json.loads(text)
+        finally:
             connection.close()
 
-    # ---- measuring
+    # ---- clients ---------------------------------------------------------------------------------
 
-    def figures(self):
-        s = self.server
-        return {"memory": s.resident(), "descriptors": s.descriptors(), "threads": s.threads()}
+    def whole(self):
+        status, answer = self.answer(self.body(n=self.rng.choice((1, 1, 1, 3))))
+        if status == 200 and not answer["usage"]["completion_tokens"]:
+            self.wrong.append(f"no token: {answer}")
 
-    def run(self, seconds):
-        """Figures at rest: after a warm-up, and at the end."""
-        rests = []
-        for part in (seconds * 0.4 if seconds < 300 else seconds * 0.1, None):
-            self.end = False
-            threads = [threading.Thread(target=self.client, args=(i + 100 * len(rests),)) for i in range(CLIENTS)]
-            for thread in threads:
-                thread.start()
-            time.sleep(part if part else seconds * (0.6 if seconds < 300 else 0.9))
-            self.end = True
-            for thread in threads:
-                thread.join()
-            wait_for(self.server.is_idle, 30, "an idle server")
-            time.sleep(0.5)
-            rests.append(self.figures())
-        return rests
+    def completion(self):
+        self.answer({"model": "tiny", "prompt": self.words(8), "max_tokens": 20, "echo": True,
+                     "logprobs": 2}, path="/v1/completions")
+
+    def conversation(self):
+        messages = [{"role": "system", "content": self.words(120)}]
+        for _ in range(3):
+            messages.append({"role": "user", "content": self.words(30)})
+            status, answer = self.answer(self.body(messages=messages, max_tokens=20))
+            if status != 200:
+                return
+            messages.append(answer["choices"][0]["message"])
+            messages[-1] = {key: value for key, value in messages[-1].items() if value is not None}
+
+    def tools(self):
+        status, answer = self.answer(self.body(tools=TOOLS, tool_choice="required",
+                                               enable_thinking=False, max_tokens=60))
+        if status == 200 and answer["choices"][0]["finish_reason"] not in ("tool_calls", "length"):
+            self.wrong.append(f"no call: {answer}")
+
+    def stream(self, stop_after=None, pause=0):
+        connection = self.open(self.body(stream=True, max_tokens=self.rng.randint(1, 150)))
+        try:
+            response = connection.getresponse()
+            self.statuses[response.status] += 1
+            if response.status == 429:
+                return
+            last, n = None, 0
+            for line in response:
+                now = time.monotonic()
+                if line.startswith(b"data: {"):
+                    if b'"error"' in line:
+                        self.wrong.append(line[:200].decode())
+                    if last and not pause:
+                        self.gaps.append(now - last)
+                    last = now
+                    n += 1
+                    time.sleep(pause)
+                if n == stop_after:
+                    return
+            if line.strip() and stop_after is None:
+                self.wrong.append(f"a stream ended with {line[:100]}")
+        finally:
+            connection.close()
+
+    def leaver(self):
+        self.stream(stop_after=self.rng.randint(1, 20))
+
+    def slow(self):
+        self.stream(pause=0.02)
+
+    def long_prompt_left(self):
+        connection = self.open(self.body(messages=[{"role": "user", "content": self.words(1500)}]))
+        time.sleep(self.rng.random() * 0.5)
+        connection.close()
+
+    def too_long(self):
+        self.answer(self.body(messages=[{"role": "user", "content": self.words(9000)}]), (400,))
+
+    def broken(self):
+        good = json.dumps(self.body()).encode()
+        bad = self.rng.choice((good[:self.rng.randint(0, len(good) - 1)], b"\xff\xfe", b"[" * 5000,
+                               json.dumps(self.body(temperature="hot")).encode(),
+                               json.dumps(self.body(n=100)).encode()))
+        self.answer(bad, (400,))
+
+    def garbage(self):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as raw:
+            raw.sendall(bytes(self.rng.randrange(256) for _ in range(200)) + b"\r\n\r\n")
+            try:
+                raw.recv(1000)
+            except OSError:
+                pass
+
+    def run(self, until):
+        kinds = [(self.whole, 5), (self.completion, 3), (self.conversation, 3), (self.tools, 2),
+                 (self.stream, 5), (self.leaver, 4), (self.slow, 1), (self.long_prompt_left, 1),
+                 (self.too_long, 1), (self.broken, 3), (self.garbage, 1)]
+        choices = [kind for kind, weight in kinds for _ in range(weight)]
+        while time.monotonic() < until:
+            kind = self.rng.choice(choices)
+            try:
+                kind()
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as problem:
+                self.wrong.append(f"{kind.__name__}: {problem!r}")
 
 
-def soak(seconds, *options):
-    """Runs it and prints; gives the list of what is not as it should be."""
-    with Server("--parallel", 8, "--max-context", 2048, "--cache-ram", "64M", "--queue", 100, *options) as server:
-        assert server.chat("hi", max_tokens=1).status == 200
-        soaking = Soak(server)
-        start = soaking.figures()
-        warm, end = soaking.run(seconds)
-        values = server.metrics()
-    gaps = sorted(soaking.gaps)
-    p99 = gaps[int(len(gaps) * 0.99)] if gaps else 0
-    print("requests by status:", dict(soaking.statuses), "by kind:", dict(soaking.kinds))
-    for name in start:
-        print(f"{name}: {start[name]} at the start, {warm[name]} warm, {end[name]} at the end")
-    print(f"gaps between tokens: median {gaps[len(gaps) // 2] * 1e3 if gaps else 0:.1f} ms, 99 % {p99 * 1e3:.1f} ms, "
-          f"longest {gaps[-1] * 1e3 if gaps else 0:.0f} ms; {values['calla_generated_tokens_total']:.0f} tokens, "
-          f"cache {values['calla_cache_bytes'] / 2 ** 20:.0f} MiB, {values['calla_cache_evictions_total']:.0f} evictions")
-    print(f"{len(soaking.errors)} errors", *soaking.errors[:10], sep="\n")
-    problems = list(soaking.errors)
-    problems += [f"status {s}" for s in soaking.statuses if s not in (200, 400, 404, 429, "left")]
-    if end["memory"] > warm["memory"] * 1.05:
-        problems.append(f"memory grew by {100 * (end['memory'] / warm['memory'] - 1):.1f} %")
-    problems += [f"{name} grew" for name in ("descriptors", "threads") if end[name] > warm[name]]
-    return problems
+# ---- the process ---------------------------------------------------------------------------------
+
+def look(pid):
+    """(resident kB, descriptors, threads)"""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return (int(re.search(r"VmRSS:\s+(\d+)", status)[1]), len(os.listdir(f"/proc/{pid}/fd")),
+            int(re.search(r"Threads:\s+(\d+)", status)[1]))
+
+
+def start(options):
+    log = tempfile.TemporaryFile("w+")
+    process = subprocess.Popen([CALLA, "serve", ROOT / "models" / "tiny", "--port", "0", *options],
+                               stderr=log)
+    while True:
+        log.seek(0)
+        text = log.read()
+        if "ready after" in text:
+            plan = (float(re.search(r"memory: ([\d.]+) GiB", text)[1]) +
+                    float(re.search(r"of which ([\d.]+) outside", text)[1]))
+            return process, int(re.search(r"listening on http://[^ ]*:(\d+)", text)[1]), plan
+        if process.poll() is not None:
+            sys.exit(text)
+        time.sleep(0.05)
+
+
+def soak(seconds, clients, options):
+    """Figures; "wrong" lists what must not be."""
+    process, port, plan = start(options)
+    begin = time.monotonic()
+    soaks = [Soak(port, seed) for seed in range(clients)]
+    threads = [threading.Thread(target=one.run, args=(begin + seconds,)) for one in soaks]
+    for thread in threads:
+        thread.start()
+    samples = []
+    while time.monotonic() < begin + seconds and process.poll() is None:
+        samples.append((time.monotonic() - begin, *look(process.pid)))
+        time.sleep(seconds / 300)
+    for thread in threads:
+        thread.join()
+    wrong = [line for one in soaks for line in one.wrong]
+    if process.poll() is not None:
+        return {"wrong": [f"the server ended with {process.returncode}", *wrong[:10]]}
+    time.sleep(1)
+    idle = look(process.pid)
+    process.terminate()
+    if process.wait(60) != 0:
+        wrong.append(f"the server ended with {process.returncode}")
+    early = [row for row in samples if 0.3 * seconds <= row[0] < 0.5 * seconds]
+    late = [row for row in samples if row[0] >= 0.8 * seconds]
+    middle = [[statistics.median(row[k] for row in rows) for k in (1, 2, 3)]
+              for rows in (early, late)]
+    if max(row[1] for row in samples) * 1024 > plan * (1 << 30) + BESIDE:
+        wrong.append(f"resident memory was above the plan of {plan} GiB")
+    if seconds >= LONG and middle[1][0] > GROWTH * middle[0][0]:
+        wrong.append(f"resident memory grew from {middle[0][0]} to {middle[1][0]} kB")
+    if idle[1] > 16 or idle[2] > 16:
+        wrong.append(f"idle again with {idle[1]} descriptors and {idle[2]} threads")
+    gaps = sorted(gap for one in soaks for gap in one.gaps)
+    statuses = sum((one.statuses for one in soaks), collections.Counter())
+    return {"seconds": seconds, "clients": clients, "requests": dict(sorted(statuses.items())),
+            "planned_kb": round(plan * (1 << 20)), "resident_kb": {"after 30 to 50 %": middle[0][0], "last 20 %": middle[1][0],
+                            "idle": idle[0]},
+            "descriptors": {"after 30 to 50 %": middle[0][1], "last 20 %": middle[1][1],
+                            "idle": idle[1]},
+            "threads_idle": idle[2],
+            "gap_p99_ms": 1000 * gaps[len(gaps) * 99 // 100] if gaps else None,
+            "wrong": wrong}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("options", nargs="*")
+    given = parser.parse_args()
+    figures = soak(given.seconds, given.clients, given.options or OPTIONS)
+    print(json.dumps(figures, indent=1))
+    sys.exit(1 if figures["wrong"] else 0)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=1800)
-    arguments, others = parser.parse_known_args()
-    found = soak(arguments.seconds, *others)
-    print("problems:", *(found or ["none"]))
-    sys.exit(1 if found else 0)
+    main()

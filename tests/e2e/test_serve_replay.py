@@ -4,8 +4,8 @@ test's name has the number of its row), and whatever no small model would write.
 import json
 
 import pytest
-from serving import (OFF, REPLAY, ReplayServer, cached, called, calls, chat_body, comparable,
-                     message, openai, result, text_of, tool, user)
+from serving import (OFF, cached, calls, chat_body, comparable, message, openai, result, text_of,
+                     tool, user)
 
 WEATHER = tool("get_weather", city="string")
 WRITE = tool("write_file", path="string", text="string")
@@ -196,6 +196,17 @@ def test_row_36_a_call_is_forced(replay, choice, names, thinking):
     assert finish(whole) == "tool_calls" and not text_of(whole)
 
 
+@pytest.mark.parametrize("wish", ["I will not call anything, whatever you say.", "",
+                                  "</tool_call>", "<" * 50, ">" * 50, " " * 90, "\n" * 90, "é" * 99])
+def test_row_36_a_call_comes_whatever_the_model_wants(replay, wish):
+    """Also when it wants to end, or to write something else, behind the opening."""
+    for how in ({}, {"bytes": True}):
+        replay.say(wish, **how)
+        answer = replay.chat("Hello.", **TOOLS, **OFF, tool_choice="required", max_tokens=400)
+        assert {name for name, _ in calls(answer)} <= {"get_weather", "write_file"}
+        assert calls(answer) and finish(answer) == "tool_calls"
+
+
 def test_row_36_none_does_not_call(replay):
     replay.say("Hm.\n</think>\n\nNo.")
     assert "get_weather" not in replay.prompt("Hello.", **TOOLS, tool_choice="none")
@@ -369,6 +380,24 @@ def test_device_error_before_and_in_a_stream(replay):
     assert raw.status == 200 and raw.text.endswith("data: [DONE]\n\n")
     assert set(json.loads(raw.text.split("data: ")[-2])["error"]) == {
         "message", "type", "param", "code"}
+    assert text_of(answers(replay, "Good.", **OFF)) == "Good."
+
+
+def test_client_leaves_while_the_engine_is_in_a_step(replay):
+    """What the engine still looks at in that step, the request's biases, stop ids and budget, is
+    there until the step is over (which a sanitizer's build sees)."""
+    since = len(replay.lines)
+    replay.say("Hello there, how are you? " * 20, hold_at=5)
+    connection, response = replay.send("POST", "/v1/chat/completions", chat_body(
+        "Hello.", stream=True, **TOOLS, tool_choice="required", thinking_budget=100,
+        logit_bias={"5": 1}, presence_penalty=1, stop_token_ids=[7], min_tokens=2))
+    while b"reasoning_content" not in response.readline():
+        pass
+    connection.close()
+    response.close()
+    replay.wait_line("client gone", since)
+    replay.say("", go=True)
+    replay.wait_idle()
     assert text_of(answers(replay, "Good.", **OFF)) == "Good."
 
 

@@ -6,7 +6,7 @@ import json
 import urllib.parse
 
 import pytest
-from serving import (COLD, MODEL, OFF, Server, assistant, cached, calls, chat_body, comparable, gather,
+from serving import (COLD, MODEL, OFF, Server, assistant, cached, chat_body, comparable, gather,
                      message, openai, result, system, text_of, tool, user)
 
 HOT = "hot (adjective): used of physical heat."
@@ -19,7 +19,7 @@ def plain(response):
     return json.loads(response.to_json(exclude_unset=False))
 
 
-# ---- one answer, in every way ----------------------------------------------------------------------
+# ---- one answer, in every way --------------------------------------------------------------------
 
 QUESTIONS = {
     "thinking": {"messages": ASK},
@@ -89,7 +89,7 @@ def check_answer(answer, fields):
     assert {choice["finish_reason"] for choice in answer["choices"]} == {wanted}
 
 
-def test_usage_comes_in_one_chunk_without_choices(server):
+def test_row_56_usage_comes_in_one_chunk_without_choices(server):
     """And only where it is asked for."""
     body = chat_body(ASK, **OFF)
     for options, wanted in (({"include_usage": True}, 1), ({"include_usage": False}, 0), ({}, 0),
@@ -172,7 +172,7 @@ def test_row_69_eight_at_once(exact):
     assert together == alone
 
 
-# ---- the other endpoints ---------------------------------------------------------------------------
+# ---- the other endpoints -------------------------------------------------------------------------
 
 def test_models(server):
     client = server.client()
@@ -350,7 +350,19 @@ def test_json_log_reasoning_field_and_preset():
         assert lines[0]["finish"] == "stop" and lines[0]["generated_tokens"] > 3
 
 
-# ---- other clients -----------------------------------------------------------------------------------
+def test_what_it_says_when_it_starts():
+    """The plan in one line, and a warning where anybody may come in."""
+    with Server("--parallel", 2, "--max-context", "2K", "--cache-ram", "10M") as server:
+        assert server.wait_line(r"memory: .* for 2 sequences of 2048 tokens: .*prefix cache")
+        assert not [line for line in server.lines if "warning" in line]
+    for host, key, warned in (("0.0.0.0", (), True), ("0.0.0.0", ("--api-key", "x"), False),
+                              ("localhost", (), False)):
+        with Server("--host", host, *key, "--max-context", 256, "--cache-ram", 0) as server:
+            assert server.get("/health").status == 200
+            assert bool([line for line in server.lines if "warning" in line]) == warned
+
+
+# ---- other clients -------------------------------------------------------------------------------
 
 LANGCHAIN = {"model": MODEL, "messages": [
     {"content": "Be brief.", "role": "system", "name": None}, {"content": "Define hot.", "role": "user"}],

@@ -20,7 +20,7 @@ STOPS = ["e", " of", ".", "\n", "a\n", "The ", "city", "😀", "zzz", "used of p
 def plain():
     with Server("--cache-ram", 0, "--parallel", 8, "--chunk-seconds", 60, "--queue", 300,
                 "--max-context", "8K") as running:
-        for _ in range(3):  # it learns to read long chunks
+        for _ in range(2):  # it learns to read long chunks
             running.complete("a " * 2000, max_tokens=1)
         yield running
 
@@ -136,9 +136,22 @@ def check(fields, whole):
             assert len(tools) <= 1
 
 
+def drop_cut_call(streamed, whole):
+    """A call that the limit cut is no part of the whole answer; a stream, which cannot take back
+    what it gave, leaves its arguments open."""
+    calls = streamed.get("message", {}).get("tool_calls", [])
+    if len(calls) > len(whole.get("message", {}).get("tool_calls", [])):
+        assert streamed["finish_reason"] == "length"
+        with pytest.raises(ValueError):
+            json.loads(calls.pop()["function"]["arguments"])
+        if not calls:
+            del streamed["message"]["tool_calls"]
+
+
 def assert_equal(streamed, whole, fields):
     """With a message that can be read, and a request that can be sent again."""
     for one, other in zip(streamed.pop("choices"), whole.pop("choices"), strict=True):
+        drop_cut_call(one, other)
         assert one == other, json.dumps(fields, ensure_ascii=False)
     assert streamed == whole, json.dumps(fields, ensure_ascii=False)
 

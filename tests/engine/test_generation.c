@@ -17,8 +17,14 @@
 #include "support/tiny.h"
 
 #define CONTEXT 200
-#define N 30  /* tokens of the prompt */
-#define MAX 7 /* tokens generated */
+#if SANITIZED /* they make ref slow */
+#define N 12  /* tokens of the prompt */
+#define MAX 4 /* tokens generated */
+#else
+#define N 30
+#define MAX 7
+#endif
+#define PLACE (N * 2 / 3)
 
 #define OK(call)                                                                                   \
     do {                                                                                           \
@@ -260,7 +266,7 @@ static void test_suspended(void **state)
     (void)state;
     for (int with = 0; with < 4; with++) {
         struct generation_options options = with % 2 ? sampled() : greedy();
-        prefix_places_add(&options.places, 20, PREFIX_USER);
+        prefix_places_add(&options.places, PLACE, PREFIX_USER);
         struct plain plain = run_plain(&options.sampling, MAX, 0, 0);
         open_cache(with / 2 ? plenty : 0);
         for (int rest = 1; rest < 6; rest += SANITIZED ? 3 : 1) {
@@ -294,6 +300,7 @@ static void test_resumed_where_an_entry_ends(void **state)
     while (generation_phase(generation) != GENERATION_ENDED)
         OK(step(generation, CONTEXT));
     assert_int_equal(generation_figures(generation)->read, N);
+    assert_int_equal(generation_figures(generation)->cached, 0); /* as it first began */
     assert_tokens(&answer, plain.tokens, MAX);
     generation_finish(generation);
     generation_free(generation);
@@ -306,7 +313,7 @@ static void test_cached(void **state)
     (void)state;
     struct generation_options options = sampled();
     struct plain plain = run_plain(&options.sampling, MAX, 0, 0);
-    prefix_places_add(&options.places, 20, PREFIX_USER);
+    prefix_places_add(&options.places, PLACE, PREFIX_USER);
     prefix_places_add(&options.places, N - 1, PREFIX_PROMPT);
     open_cache(plenty);
     for (int i = 0; i < 2; i++) {
@@ -395,7 +402,7 @@ static void test_stop_ids(void **state)
     assert_int_equal(answer.end, GENERATION_STOPPED);
     for (int i = 0; i < answer.n; i++)
         assert_int_equal(answer.all[i].stops, i == first);
-    const int mins[] = {first, first + 1, 6};
+    const int mins[] = {first, first + 1, MAX - 1};
     for (int i = 0; i < 3; i++) {
         struct plain held = run_plain(&options.sampling, MAX, stops[2], mins[i]);
         options.min_tokens = mins[i];
@@ -452,7 +459,7 @@ static void test_logprobs(void **state)
 static void test_prompt_logprobs(void **state)
 {
     (void)state;
-    const int32_t chunks[] = {1, 7, N, 64};
+    const int32_t chunks[] = {SANITIZED ? 5 : 1, 7, N, 64};
     float *logits = malloc((size_t)N * (size_t)vocab_size * sizeof *logits);
     struct ranked ranked;
     assert_non_null(logits);
@@ -466,7 +473,7 @@ static void test_prompt_logprobs(void **state)
         options.n_top = 3;
         options.prompt_logprobs = true;
         options.max_tokens = i == 1 ? 0 : 2;
-        prefix_places_add(&options.places, 20, PREFIX_USER);
+        prefix_places_add(&options.places, PLACE, PREFIX_USER);
         open_cache(i < 2 ? 0 : plenty);
         struct answer answer = run(options, chunks[i], i == 1 ? 3 : 0);
         assert_int_equal(answer.n, N + options.max_tokens);
@@ -583,11 +590,11 @@ static void test_device_fails(void **state)
     engine.backend->ops = &faulty;
     for (int after = 0; after < 2; after++) {
         fail_after = after;
-        answer = run(options, 20, 0);
+        answer = run(options, PLACE, 0);
         assert_int_equal(answer.end, GENERATION_FAILED);
         assert_int_equal(answer.error.status, STATUS_DEVICE);
         assert_string_equal(answer.error.message, "no chunk");
-        assert_int_equal(answer.figures.read, 20 * after);
+        assert_int_equal(answer.figures.read, PLACE * after);
     }
     faulty = backend_ref;
     faulty.logits = fail_logits;
@@ -618,7 +625,7 @@ static void test_cancelled(void **state)
     struct prefix_cache_figures figures;
     options.emit = take;
     options.context = &answer;
-    prefix_places_add(&options.places, 20, PREFIX_USER);
+    prefix_places_add(&options.places, PLACE, PREFIX_USER);
     open_cache(plenty);
     atomic_init(&cancel, false);
     OK(generation_new(&engine, &options, &generation, e));
@@ -632,11 +639,11 @@ static void test_cancelled(void **state)
     assert_ptr_equal(generation_finish(generation), NULL);
     generation_free(generation);
     prefix_cache_read_figures(cache, &figures);
-    assert_int_equal(figures.n_entries, 1); /* 20 */
+    assert_int_equal(figures.n_entries, 1); /* at PLACE */
     assert_int_equal(answer.n, 0);
     answer = run(options, 64, 0);
     assert_tokens(&answer, plain.tokens, MAX);
-    assert_int_equal(answer.figures.cached, 20);
+    assert_int_equal(answer.figures.cached, PLACE);
     /* by force, before it began and between two steps */
     OK(generation_new(&engine, &options, &generation, e));
     generation_stop(generation, NULL);
@@ -669,7 +676,7 @@ static void test_any_way(void **state)
     int32_t tokens[CONTEXT];
     for (int with = 0; with < 3; with++)
         for (int rest = 0; rest < 12; rest++)
-            for (int32_t chunk = 1; chunk < 100; chunk += 9) {
+            for (int32_t chunk = 1; chunk < 100; chunk += SANITIZED ? 33 : 9) {
                 struct generation_options options = greedy();
                 options.n_prompt = 150;
                 options.max_tokens = -1;

@@ -168,11 +168,12 @@ static void test_call(void **state)
     struct steering_options options = {
         .call = true, .names = names, .n_names = 1, .thinking_budget = -1};
     struct run result = run(&options, (struct stubborn){NULL, 0, im_end}, 60);
-    assert_run(&result, "<tool_call>\n<function=get_time>\n<|im_end|>");
+    assert_run(&result, "<tool_call>\n<function=get_time>\n</function><|im_end|>");
     options.n_names = 2;
     result = run(&options, (struct stubborn){NULL, 0, im_end}, 60);
-    assert_true(strcmp(result.text.data, "<tool_call>\n<function=get_time>\n<|im_end|>") == 0 ||
-                strcmp(result.text.data, "<tool_call>\n<function=get>\n<|im_end|>") == 0);
+    assert_true(
+        strcmp(result.text.data, "<tool_call>\n<function=get_time>\n</function><|im_end|>") == 0 ||
+        strcmp(result.text.data, "<tool_call>\n<function=get>\n</function><|im_end|>") == 0);
     bytes_clear(&result.text);
 }
 
@@ -185,21 +186,21 @@ static void test_call_while_thinking(void **state)
         .thinking = true, .thinking_budget = -1, .call = true, .names = names, .n_names = 1};
     const int32_t thinks[] = {word, word, think_close};
     struct run result = run(&options, (struct stubborn){thinks, 3, im_end}, 60);
-    assert_run(&result, "aa</think>\n\n<tool_call>\n<function=get_time>\n<|im_end|>");
+    assert_run(&result, "aa</think>\n\n<tool_call>\n<function=get_time>\n</function><|im_end|>");
     const int32_t calls[] = {word, tool_call}; /* inside of the thought, as some models do */
     result = run(&options, (struct stubborn){calls, 2, im_end}, 60);
-    assert_run(&result, "a<tool_call>\n<function=get_time>\n<|im_end|>");
+    assert_run(&result, "a<tool_call>\n<function=get_time>\n</function><|im_end|>");
     const int32_t ends[] = {word, im_end, im_end, think_close}; /* wants to stop, and may not */
     result = run(&options, (struct stubborn){ends, 4, im_end}, 60);
     assert_int_equal(result.ids[result.n - 1], im_end);
     assert_true(thought_tokens(&result) == 3 && result.ids[1] != im_end);
-    assert_non_null(
-        strstr(result.text.data, "</think>\n\n<tool_call>\n<function=get_time>\n<|im_end|>"));
+    assert_non_null(strstr(result.text.data,
+                           "</think>\n\n<tool_call>\n<function=get_time>\n</function><|im_end|>"));
     bytes_clear(&result.text);
     options.thinking_budget = 5;
     result = run(&options, (struct stubborn){NULL, 0, word}, 60);
-    assert_int_equal(
-        strncmp(result.text.data, "aaaa\n</think>\n\n<tool_call>\n<function=get_time>\naa", 49), 0);
+    const char *start = "aaaa\n</think>\n\n<tool_call>\n<function=get_time>\n</function>aa";
+    assert_int_equal(strncmp(result.text.data, start, strlen(start)), 0);
     bytes_clear(&result.text);
 }
 

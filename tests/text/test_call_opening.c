@@ -1,5 +1,6 @@
 /* The opening of a call that has to come: whatever allowed tokens are chosen, their bytes are
- * `\n<function=NAME>\n` with one of the names, and there is always one to choose. */
+ * `\n<function=NAME>\n` with one of the names and `</function>` or `<parameter=KEY>`, and there is
+ * always one to choose. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,12 +77,14 @@ static int spell(const char *const *names, int n_names, enum taste taste)
         call_opening_add(&opening, id);
         assert_true(++steps < 200);
     }
-    for (int32_t id = 0; id < tokenizer_size(tokenizer); id++) /* not a byte more */
-        assert_false(call_opening_allows(&opening, id));
+    const char *spelt = bytes_terminate(&text);
     for (int i = 0; i < n_names; i++) {
         char wanted[200];
         snprintf(wanted, sizeof wanted, "\n<function=%s>\n", names[i]);
-        if (strcmp(bytes_terminate(&text), wanted) == 0)
+        const char *tail = spelt + strlen(wanted);
+        if (strncmp(spelt, wanted, strlen(wanted)) == 0 &&
+            (strncmp(tail, "</function>", 11) == 0 ||
+             (strncmp(tail, "<parameter=", 11) == 0 && strchr(tail, '>') > tail + 11)))
             found = i;
     }
     if (found < 0)
@@ -151,12 +154,77 @@ static void test_allowed(void **state)
     call_opening_clear(&opening);
 }
 
+/* Offers the text byte by byte; gives how many bytes were allowed until the opening was complete,
+ * as a negative number when it was not at the end. */
+static int offer(const char *text)
+{
+    static const char *const names[] = {"add", "add_all"};
+    struct call_opening opening;
+    int n = 0;
+    assert_int_equal(call_opening_init(&opening, tokenizer, names, 2, NULL), STATUS_OK);
+    for (; text[n] && !call_opening_is_complete(&opening); n++) {
+        int32_t byte = -1;
+        for (int32_t id = 0; id < tokenizer_size(tokenizer); id++) {
+            size_t length;
+            const char *data = tokenizer_bytes(tokenizer, id, &length);
+            byte = length == 1 && data[0] == text[n] ? id : byte;
+        }
+        if (!call_opening_allows(&opening, byte))
+            break;
+        call_opening_add(&opening, byte);
+    }
+    bool complete = call_opening_is_complete(&opening);
+    call_opening_clear(&opening);
+    return complete ? n : -n;
+}
+
+static void check_whole(const char *text)
+{
+    assert_int_equal(offer(text), strlen(text));
+}
+
+/* The last byte of the text must not come. */
+static void check_refused(const char *text)
+{
+    assert_int_equal(offer(text), -(int)strlen(text) + 1);
+}
+
+static void test_head_is_whole(void **state)
+{
+    (void)state;
+    check_whole("\n<function=add>\n</function>");
+    check_whole("\n<function=add_all>\n<parameter=a>");
+    check_whole("\n<function=add>\n<parameter= long key \xc3\xa9 >");
+    assert_int_equal(offer("\n<function=add>\n<parameter=a>\nvalue"), 29);
+    check_refused(" ");
+    check_refused("\n<function=adds");
+    check_refused("\n<function=add> ");
+    check_refused("\n<function=add>\n\n");
+    check_refused("\n<function=add>\n</p");
+    check_refused("\n<function=add>\n<f");
+    check_refused("\n<function=add>\n<parameter=>");
+    check_refused("\n<function=add>\n<parameter= >");
+    check_refused("\n<function=add>\n<parameter=a\n");
+    check_refused("\n<function=add>\n<parameter=a<");
+}
+
+static void test_key_has_to_end(void **state)
+{
+    (void)state;
+    char text[200] = "\n<function=add>\n<parameter=";
+    size_t start = strlen(text);
+    memset(text + start, 'k', 65);
+    check_refused(text);
+    strcpy(text + start + 64, ">");
+    check_whole(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_name),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_one_name),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_allowed),        cmocka_unit_test(test_head_is_whole),
+        cmocka_unit_test(test_key_has_to_end),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
