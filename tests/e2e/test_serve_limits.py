@@ -66,11 +66,12 @@ def test_bodies_of_too_many_values(server, name, junk):
 
 
 def test_memory_of_large_bodies_is_given_back(server):
+    """Ten bodies that take 70 MB each while they are read; glibc may keep the last one's."""
     body = json.dumps(chat_body("hi", max_tokens=1, junk=[{}] * 300000))
     before = server.resident()
-    for _ in range(3):
+    for _ in range(10):
         answer(server, CHAT, body, 200)
-    wait_for(lambda: server.resident() - before < 20 * MIB, 5, "memory given back")
+    wait_for(lambda: server.resident() - before < 90 * MIB, 5, "memory given back")
 
 
 def test_more_choices_than_allowed(server):
