@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
@@ -22,14 +23,6 @@ static const int lengths[] = {1, 255, 256, 257, 300};
 #define AHEAD 3   /* tokens of a way that are read as a chunk */
 #define OUTPUTS 4 /* the chunk's, and those of single steps */
 #define VOCABULARY 4096
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 /* How it goes alone: the KV rows, the state at each length, the logits of each way from there. */
 static struct {

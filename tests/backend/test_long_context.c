@@ -15,6 +15,7 @@
 
 #if defined BACKEND_CPU && defined BACKEND_REF
 #include "backend/cpu/kernels.h"
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
@@ -28,14 +29,6 @@ static const int lengths[] = {61440, 81920, 131072, 262144};
 #define ROWS 17     /* of a chunk at the end: one more than those whose attention is split */
 #define STEPS 3     /* of them also one by one */
 #define LIMIT 5e-3  /* of logits, in nats: see support/alike.c */
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 /* ---- a past that comes again ----------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@
 #include "backend/cpu/kernels.h"
 #endif
 #include "support/alike.h"
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
@@ -40,14 +41,6 @@ struct subject {
 };
 
 static struct backend *b; /* the backend under test */
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 static struct backend *open_subject(const struct subject *subject, int context, int n_sequences,
                                     int threads)

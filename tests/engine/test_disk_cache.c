@@ -15,19 +15,12 @@
 #include <cmocka.h>
 
 #include "engine/prefix_cache.h"
+#include "support/ok.h"
 #include "support/tiny.h"
 
 #define CONTEXT 700
 #define LENGTH 300 /* of the prefix: more than one block */
 #define SPARE_STEPS 3
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 static struct engine engine;
 static struct sequence *sequence;
@@ -413,7 +406,7 @@ static void test_given_up(void **state)
 static int setup(void **state)
 {
     struct error error;
-    struct engine_options options = {.ops = &backend_ref, .context = CONTEXT, .n_sequences = 1};
+    struct engine_options options = {.ops = backends[0], .context = CONTEXT, .n_sequences = 1};
     if (tiny_setup(state) != 0 || !mkdtemp(folder) ||
         engine_plan(checkpoint_weights(tiny), TINY_N_VALID_IDS, &options, &engine, &error) ||
         engine_open(&engine, &error) || engine.ops->sequence_new(engine.backend, &sequence, &error))

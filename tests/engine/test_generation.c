@@ -13,6 +13,7 @@
 
 #include "engine/generation.h"
 #include "support/hashed.h"
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
@@ -25,14 +26,6 @@
 #define MAX 7
 #endif
 #define PLACE (N * 2 / 3)
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 static struct engine engine;
 static struct sequence *sequences[2];

@@ -12,20 +12,13 @@
 #include <cmocka.h>
 
 #include "engine/prefix_cache.h"
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
 #define CONTEXT 600
 #define N_SEQUENCES 3
 #define STEPS 2 /* tokens generated after each prompt */
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 /* Ids that stand for the template's tokens here; words are any others. */
 enum { START = 4000, END, SYSTEM, USER, ASSISTANT, NEWLINE, THINK };

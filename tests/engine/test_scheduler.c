@@ -15,19 +15,12 @@
 #include "base/clock.h"
 #include "engine/scheduler.h"
 #include "support/hashed.h"
+#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/tiny.h"
 
 #define CONTEXT 1024
 #define MOST 64 /* tokens generated in these tests */
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        struct error error_;                                                                       \
-        struct error *e = &error_;                                                                 \
-        if ((call) != STATUS_OK)                                                                   \
-            fail_msg("%s", e->message);                                                            \
-    } while (0)
 
 static struct engine engine;
 static struct prefix_cache *cache;
