@@ -451,11 +451,11 @@ int32_t disk_cache_load(
     char path[PATH_MAX];
     struct disk_file file;
     struct error error;
-    struct entry *entry = find(cache, tokens, n, &state);
-    if (!entry)
+    int32_t length = disk_cache_match(cache, tokens, n);
+    if (length == 0 || reserve(context, sequence, length) != STATUS_OK)
         return 0;
-    int32_t length = entry->lengths[state];
-    if (reserve(context, sequence, length) != STATUS_OK)
+    struct entry *entry = find(cache, tokens, n, &state); /* making room may have ended a write */
+    if (!entry || entry->lengths[state] != length)
         return 0;
     path_of(cache, entry->name, path, sizeof path);
     enum status status = disk_file_open(path, &cache->identity, &file, &error);

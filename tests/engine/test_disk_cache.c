@@ -351,6 +351,37 @@ static void test_covered(void **state)
     disk_cache_close(disk);
 }
 
+static enum status reserve_and_drain(void *context, struct sequence *one, int32_t rows)
+{
+    disk_cache_drain(context);
+    return engine.ops->kv_reserve(engine.backend, one, rows, NULL);
+}
+
+/* While room is made for a file's rows, another one takes its place. */
+static void test_covered_while_it_is_read(void **state)
+{
+    (void)state;
+    struct disk_cache *disk;
+    empty_folder();
+    OK(open_disk(PLENTY, &disk, e));
+    struct prefix_cache *cache = new_cache(disk);
+    engine.ops->sequence_reset(engine.backend, sequence);
+    read_tokens(tiny_ids(), 150);
+    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
+    prefix_cache_store(cache, tiny_ids(), 150);
+    disk_cache_drain(disk);
+    read_tokens(tiny_ids() + 150, 50);
+    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
+    prefix_cache_store(cache, tiny_ids(), 200);
+    engine.ops->sequence_reset(engine.backend, sequence);
+    assert_int_equal(disk_cache_load(disk, sequence, tiny_ids(), 190, reserve_and_drain, disk),
+                     150);
+    assert_int_equal(sequence->position, 150);
+    assert_int_equal(count_files(NULL, 0), 1);
+    prefix_cache_free(cache);
+    disk_cache_close(disk);
+}
+
 /* A disk that fails costs the files and a line, and nothing else. */
 static void test_no_disk(void **state)
 {
@@ -436,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_covered),
+        cmocka_unit_test(test_covered_while_it_is_read),
         cmocka_unit_test(test_no_disk),
         cmocka_unit_test(test_given_up),
     };
