@@ -25,6 +25,7 @@ void command_complain(const char *message)
         const char *field, *option;
     } names[] = {{"max_context: ", "--max-context: "},
                  {"cache: ", "--cache: "},
+                 {"cache_ram: ", "--cache-ram: "},
                  {"parallel: ", "--parallel: "}};
     const char *option = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -20,6 +20,11 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static double gib(int64_t bytes)
+{
+    return (double)bytes / (double)GIB;
+}
+
 /* All that may be used, the mapped weights among it. */
 static int64_t usable(const struct memory_room *room, int64_t weights)
 {
@@ -52,24 +57,37 @@ static struct memory_plan plan_for(struct planner *planner, int32_t context, int
     return memory;
 }
 
-static bool fits(struct planner *planner, const struct server_plan *plan, int32_t context,
-                 int64_t kv_rows)
+/* KV rows for the prefix cache alone: about half as many bytes as its states take. */
+static int64_t spare_rows(const struct server_plan *plan, int64_t kv_row)
 {
-    return plan_for(planner, context, plan->parallel, kv_rows).total + plan->cache_states <=
-           planner->usable;
+    return plan->cache_states > 0
+               ? larger(PREFIX_SPARE_ROWS, kv_row > 0 ? plan->cache_states / 2 / kv_row : 0)
+               : 0;
 }
 
-/* The largest multiple of CONTEXT_STEP in low..high for which `rows(multiple)` fits; low is taken
- * even where it does not. */
+/* All of it for sequences of this context with as few KV rows as can be. */
+static int64_t least_total(struct planner *planner, const struct server_plan *plan, int32_t context)
+{
+    int64_t kv_row = plan_for(planner, context, plan->parallel, context).kv_row;
+    int64_t rows = context + spare_rows(plan, kv_row);
+    return plan_for(planner, context, plan->parallel, rows).total + plan->cache_states;
+}
+
+static bool fits(struct planner *planner, const struct server_plan *plan, int32_t context)
+{
+    return least_total(planner, plan, context) <= planner->usable;
+}
+
+/* A multiple of CONTEXT_STEP; LEAST_CONTEXT is taken even where it does not fit. */
 static int32_t longest_context(struct planner *planner, const struct server_plan *plan,
                                int32_t most)
 {
-    if (most <= LEAST_CONTEXT || fits(planner, plan, most, most))
+    if (most <= LEAST_CONTEXT || fits(planner, plan, most))
         return most;
     int32_t low = LEAST_CONTEXT / CONTEXT_STEP, high = most / CONTEXT_STEP;
     while (low + 1 < high) {
         int32_t middle = low + (high - low) / 2;
-        if (fits(planner, plan, middle * CONTEXT_STEP, middle * CONTEXT_STEP))
+        if (fits(planner, plan, middle * CONTEXT_STEP))
             low = middle;
         else
             high = middle;
@@ -77,33 +95,36 @@ static int32_t longest_context(struct planner *planner, const struct server_plan
     return low * CONTEXT_STEP;
 }
 
-static int64_t most_rows(struct planner *planner, const struct server_plan *plan)
+static int64_t choose_rows(struct planner *planner, const struct server_plan *plan)
 {
-    int64_t spare = plan->cache_states > 0 ? PREFIX_SPARE_ROWS : 0;
-    int64_t most = (int64_t)plan->parallel * plan->context + spare;
-    struct memory_plan memory = plan_for(planner, plan->context, plan->parallel, plan->context);
-    int64_t left = planner->usable - memory.total - plan->cache_states;
-    int64_t more = left > 0 && memory.kv_row > 0 ? left / memory.kv_row : 0;
-    return smaller(most, plan->context + more);
+    int64_t kv_row = plan_for(planner, plan->context, plan->parallel, plan->context).kv_row;
+    int64_t spare = spare_rows(plan, kv_row);
+    int64_t left = planner->usable - least_total(planner, plan, plan->context);
+    int64_t more = left > 0 && kv_row > 0 ? left / kv_row : 0;
+    return spare + smaller((int64_t)plan->parallel * plan->context, plan->context + more);
 }
 
 static void choose_parallel(struct planner *planner, struct server_plan *plan, int32_t context)
 {
     plan->parallel = SERVER_PARALLEL;
-    while (plan->parallel > 1 && !fits(planner, plan, context, context))
+    while (plan->parallel > 1 && !fits(planner, plan, context))
         plan->parallel /= 2;
 }
 
-static void choose_states(struct planner *planner, const struct server_wishes *wishes,
-                          struct server_plan *plan, int32_t context)
+/* The cache's part outside of the pool: two thirds of what is wanted, or a part of what is left. */
+static enum status choose_states(struct planner *planner, const struct server_wishes *wishes,
+                                 struct server_plan *plan, int32_t context, struct error *error)
 {
-    plan->cache_states = larger(wishes->cache_bytes, 0);
-    if (wishes->cache_bytes >= 0)
-        return;
     struct memory_plan memory = plan_for(planner, context, plan->parallel, context);
     int64_t left = planner->usable - memory.total;
-    if (left > FEWEST_STATES * memory.state)
+    if (wishes->cache_bytes > 0 && wishes->cache_bytes > left)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "cache_ram: found %.2f GiB, wanted at most %.2f, what will be free",
+                         gib(wishes->cache_bytes), gib(larger(left, 0)));
+    plan->cache_states = wishes->cache_bytes > 0 ? (wishes->cache_bytes + 2) / 3 * 2 : 0;
+    if (wishes->cache_bytes < 0 && left > FEWEST_STATES * memory.state)
         plan->cache_states = smaller(MOST_STATES, larger(left / 4, FEWEST_STATES * memory.state));
+    return STATUS_OK;
 }
 
 static enum status check_wishes(const struct server_wishes *wishes, int32_t most,
@@ -138,23 +159,21 @@ enum status server_plan_make(const struct backend_ops *ops, const struct weights
                                         : (int32_t)smaller(LEAST_CONTEXT, max_position_embeddings);
     if (plan->parallel == 0)
         choose_parallel(&planner, plan, least);
-    choose_states(&planner, wishes, plan, least);
+    status = choose_states(&planner, wishes, plan, least, error);
+    if (status != STATUS_OK)
+        return status;
     plan->context = wishes->context > 0 ? wishes->context
                                         : longest_context(&planner, plan, max_position_embeddings);
-    plan->kv_rows = most_rows(&planner, plan);
+    plan->kv_rows = choose_rows(&planner, plan);
     plan->memory = plan_for(&planner, plan->context, plan->parallel, plan->kv_rows);
-    plan->cache_bytes = wishes->cache_bytes >= 0 ? wishes->cache_bytes
-                        : plan->cache_states > 0 ? plan->cache_states + plan->memory.kv_cache
-                                                 : 0;
+    plan->cache_bytes =
+        wishes->cache_bytes >= 0
+            ? wishes->cache_bytes
+            : plan->cache_states + spare_rows(plan, plan->memory.kv_row) * plan->memory.kv_row;
     struct memory_plan whole = plan->memory;
     whole.workspace += plan->cache_states;
     whole.total += plan->cache_states;
     return memory_plan_check_in(room, &whole, plan->context, plan->parallel, error);
-}
-
-static double gib(int64_t bytes)
-{
-    return (double)bytes / (double)GIB;
 }
 
 void server_plan_print(const struct server_plan *plan, struct bytes *out)
