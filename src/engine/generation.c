@@ -337,10 +337,12 @@ enum status generation_read(struct generation *g, int32_t n, const atomic_bool *
 {
     struct backend *backend = g->engine->backend;
     struct error problem;
-    struct ranked last, *ranked = g->rows ? g->rows : &last;
+    struct ranked last, *ranked = &last;
     int32_t at = g->sequence->position, end = reading_end(g), most = backend->limits.max_chunk;
-    if (g->rows && backend->limits.max_rows < most)
-        most = backend->limits.max_rows;
+    if (g->rows) {
+        ranked = g->rows;
+        most = backend->limits.max_rows < most ? backend->limits.max_rows : most;
+    }
     most = n < most ? n : most;
     end = end - at > most ? at + most : end;
     end = prefix_cache_next_stop(g->cache, at, end, &g->options.places);

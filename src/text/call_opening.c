@@ -100,7 +100,7 @@ static bool tail_fits(const struct call_opening *opening, const char *data, size
 bool call_opening_is_complete(const struct call_opening *opening)
 {
     bool complete = false;
-    return opening->tail > 0 && tail_fits(opening, NULL, 0, &complete) && complete;
+    return opening->tail > 0 && tail_fits(opening, "", 0, &complete) && complete;
 }
 
 bool call_opening_allows(const struct call_opening *opening, int32_t id)
