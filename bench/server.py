@@ -74,8 +74,7 @@ class Server:
             for i in range(n):
                 paths.append(pathlib.Path(folder) / f"{i}.json")
                 paths[-1].write_text(json.dumps({
-                    "model": "tiny", "stream": True, "temperature": 1, "top_k": 0, "top_p": 1,
-                    "seed": i, "ignore_eos": True, "max_tokens": tokens,
+                    "model": "tiny", "stream": True, "temperature": 1, "seed": i, "ignore_eos": True, "max_tokens": tokens,
                     "enable_thinking": False,
                     "messages": [{"role": "user", "content": f"{i}. {TEXT}"}]}))
             done = subprocess.run([CLIENTS, str(self.port), str(n), *paths], capture_output=True,

@@ -217,7 +217,7 @@ static int run_serve(int argc, char **argv)
          "tokens of prompt and answer together (what fits into memory)"},
         {"cache-ram", OPTION_SIZE, &serve.cache, 0, 9e18, &serve.cache_given, "BYTES",
          "to reuse prompts that were read; 0: none (a part of what is free)"},
-        {"cache-disk", OPTION_TEXT, &service->disk_folder, 0, 0, NULL, "FOLDER",
+        {"cache-disk", OPTION_TEXT, &service->disk_folder, 0, 0, NULL, "DIR",
          "keep prompts that were read on disk, for the next start; wants the same --max-context"},
         {"cache-disk-bytes", OPTION_SIZE, &service->disk_bytes, 1, 9e18, NULL, "BYTES",
          "of the files in it (32G)"},
