@@ -3,10 +3,12 @@ field or the tensor, what was found and what was wanted. All are edited copies o
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
-from conftest import assert_one_line_error, calla
-from support import GREEDY, HOT, copy_model, cut, edit_header, edit_json, own, start
+from conftest import CALLA, ROOT, assert_one_line_error, calla
+from support import GREEDY, HOT, copy_model, cut, edit_header, edit_json, own
 
 FIRST, SECOND = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
 INDEX = "model.safetensors.index.json"
@@ -370,17 +372,25 @@ def test_no_chat_template_is_nothing_to_tell(model):
 
 # ---- memory --------------------------------------------------------------------------------------
 
+# Runs a command and prints its peak of resident memory. A process begins with the peak of the one that
+# forked it, so that must be a small one.
+PEAK = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
 def test_row_76_plan_is_told_before_and_holds(model):
     """inspect's plan adds up, is told by run before it reads, and the process stays within it and
     what a small program takes."""
     plan = json.loads(calla("inspect", model, "--json", "--max-context", "2048").out)["memory"]
     assert plan["fits"] and plan["total"] == (plan["weights"] + plan["kv_cache"] + plan["state"] +
                                               plan["workspace"])
-    process = start("run", model, "word and " * 180, "--max-context", "2048", "--max-tokens", "2")
-    err = process.stderr.read()
-    process.stdout.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0 and err.startswith(b"memory: ")
-    print(f"plan {plan['total']}, resident {usage.ru_maxrss * 1024}")
-    assert usage.ru_maxrss * 1024 < plan["total"] + (48 << 20)
+    done = subprocess.run([sys.executable, "-c", PEAK, CALLA, "run", model, "word and " * 180,
+                           "--max-context", "2048", "--max-tokens", "2"], capture_output=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stderr.startswith(b"memory: ")
+    peak = int(done.stdout) * 1024
+    print(f"plan {plan['total']}, resident {peak}")
+    assert peak < plan["total"] + (48 << 20)
