@@ -7,9 +7,9 @@
 #include "server/request_log.h"
 #include "server/sse.h"
 
-#define WAIT 0.2        /* seconds between looks at the client */
-#define WAIT_EACH 0.01  /* the same where several choices may have something */
-#define KEEP_ALIVE 9.0  /* seconds of silence before a comment: one comes within 10 */
+#define WAIT 0.2       /* seconds between looks at the client */
+#define WAIT_EACH 0.01 /* the same where several choices may have something */
+#define KEEP_ALIVE 9.0 /* seconds of silence before a comment: one comes within 10 */
 #define CONTENT_TYPE "application/json"
 
 /* ---- the answer's parts ---------------------------------------------------------------------- */
