@@ -95,3 +95,8 @@ enum status kv_pool_hold_read(struct backend *backend, const struct kv_hold *hol
 enum status kv_pool_attach(struct backend *backend, struct sequence *sequence,
                            const struct kv_hold *hold, int32_t length, struct error *error);
 void kv_pool_usage(struct backend *backend, struct kv_usage *out);
+
+/* All of them, for a backend's table. */
+#define KV_POOL_OPS                                                                                \
+    .kv_reserve = kv_pool_reserve, .kv_hold = kv_pool_hold, .kv_release = kv_pool_release,         \
+    .kv_hold_read = kv_pool_hold_read, .kv_attach = kv_pool_attach, .kv_usage = kv_pool_usage

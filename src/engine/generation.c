@@ -46,11 +46,9 @@ enum status generation_new(struct engine *engine, const struct generation_option
 {
     int32_t context = engine->options.context, n = options->n_prompt;
     *out = NULL;
-    if (n < 1)
-        return error_set(error, STATUS_INVALID, "the prompt is empty: wanted at least one token");
-    if (n > context)
-        return error_set(error, STATUS_CONTEXT,
-                         "the prompt has %d tokens, the context has room for %d", n, context);
+    enum status status = engine_check_prompt(n, context, error);
+    if (status != STATUS_OK)
+        return status;
     if (options->n_top > TOP_MAX || (options->prompt_logprobs && options->n_top < 0))
         return error_set(error, STATUS_INVALID, "alternatives: found %d, wanted %d to %d",
                          options->n_top, options->prompt_logprobs ? 0 : -1, TOP_MAX);

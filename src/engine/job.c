@@ -16,6 +16,18 @@ static void put(void *context, const struct generated *generated)
     pthread_mutex_unlock(&job->mutex);
 }
 
+static void destroy(struct shared *shared)
+{
+    struct job *job = (struct job *)shared;
+    if (job->leader)
+        job_unref(job->leader);
+    generation_free(job->generation);
+    mailbox_clear(&job->mailbox);
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->mutex);
+    free(job);
+}
+
 enum status job_new(struct engine *engine, const struct generation_options *options, int mailbox,
                     struct job *leader, struct job **out, struct error *error)
 {
@@ -27,7 +39,7 @@ enum status job_new(struct engine *engine, const struct generation_options *opti
     own.context = job;
     pthread_mutex_init(&job->mutex, NULL);
     clock_condition_init(&job->changed);
-    atomic_init(&job->owners, 1);
+    shared_init(&job->shared, destroy);
     enum status status = mailbox_init(&job->mailbox, mailbox, options->n_top, error);
     if (status == STATUS_OK)
         status = generation_new(engine, &own, &job->generation, error);
@@ -46,20 +58,12 @@ enum status job_new(struct engine *engine, const struct generation_options *opti
 
 void job_ref(struct job *job)
 {
-    atomic_fetch_add(&job->owners, 1);
+    shared_hold(&job->shared);
 }
 
 void job_unref(struct job *job)
 {
-    if (atomic_fetch_sub(&job->owners, 1) > 1)
-        return;
-    if (job->leader)
-        job_unref(job->leader);
-    generation_free(job->generation);
-    mailbox_clear(&job->mailbox);
-    pthread_cond_destroy(&job->changed);
-    pthread_mutex_destroy(&job->mutex);
-    free(job);
+    shared_release(&job->shared);
 }
 
 bool job_must_wait(const struct job *job)

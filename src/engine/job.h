@@ -8,13 +8,13 @@
 #include "engine/scheduler.h"
 
 struct job {
+    struct shared shared;
     struct job *next; /* in the queue */
     struct generation *generation;
     struct job *leader; /* it reads first; NULL: this one waits for nobody */
     bool alone;         /* its next step is not shared: one with others has failed */
     atomic_bool cancel;
     atomic_bool has_read; /* its prompt, or it has ended */
-    atomic_int owners;
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t changed;

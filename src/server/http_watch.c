@@ -2,29 +2,21 @@
 #include <math.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "server/http_parts.h"
 
-#define LONGEST_NAP 10.0 /* seconds; the wait is on a clock that may jump */
+#define LONGEST_NAP 10.0 /* seconds; deadlines may be infinite */
 #define LINGER_SECONDS 1.0
 #define REFUSED_SECONDS 5.0 /* a connection over the limit may stay */
 
 /* ---- the timer ------------------------------------------------------------------------------- */
 
-static void wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds)
+/* Waits under the server's lock, `seconds` at most. */
+static void wait_for(pthread_cond_t *condition, struct http_server *server, double seconds)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    double whole = floor(seconds);
-    time.tv_sec += (time_t)whole;
-    time.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (time.tv_nsec >= 1000000000) {
-        time.tv_sec++;
-        time.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(condition, lock, &time);
+    struct timespec end = clock_after(seconds);
+    pthread_cond_timedwait(condition, &server->lock, &end);
 }
 
 static void expire(struct http_connection *connection)
@@ -47,7 +39,7 @@ static void *run_watcher(void *argument)
             if (c->deadline < server->wakes_at)
                 server->wakes_at = c->deadline;
         }
-        wait_until(&server->timer, &server->lock, server->wakes_at - now);
+        wait_for(&server->timer, server, server->wakes_at - now);
     }
     pthread_mutex_unlock(&server->lock);
     return NULL;
@@ -56,8 +48,8 @@ static void *run_watcher(void *argument)
 enum status http_watch_start(struct http_server *server, struct error *error)
 {
     pthread_mutex_init(&server->lock, NULL);
-    pthread_cond_init(&server->timer, NULL);
-    pthread_cond_init(&server->idle, NULL);
+    clock_condition_init(&server->timer);
+    clock_condition_init(&server->idle);
     if (pthread_create(&server->watcher, NULL, run_watcher, server) == 0)
         return STATUS_OK;
     pthread_mutex_destroy(&server->lock);
@@ -167,7 +159,7 @@ void http_watch_wait(struct http_server *server, double seconds)
     double until = clock_seconds() + seconds;
     pthread_mutex_lock(&server->lock);
     for (double left = seconds; server->n_running > 0 && left > 0; left = until - clock_seconds())
-        wait_until(&server->idle, &server->lock, left < LONGEST_NAP ? left : LONGEST_NAP);
+        wait_for(&server->idle, server, left < LONGEST_NAP ? left : LONGEST_NAP);
     pthread_mutex_unlock(&server->lock);
 }
 

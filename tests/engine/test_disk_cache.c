@@ -95,6 +95,14 @@ static void go_on(const int32_t *tokens, struct ranked ranked[SPARE_STEPS])
     }
 }
 
+/* The first n tokens into an empty sequence, their prefix into memory and to the disk. */
+static void read_and_store(struct prefix_cache *cache, int32_t n)
+{
+    read_tokens(tiny_ids(), n);
+    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
+    prefix_cache_store(cache, tiny_ids(), n);
+}
+
 /* Reads LENGTH tokens of `tokens` with a state at `early` too, and puts both on the disk. */
 static void write_prefix(const int32_t *tokens, int32_t early, int64_t budget)
 {
@@ -366,9 +374,7 @@ static void test_covered_while_it_is_read(void **state)
     OK(open_disk(PLENTY, &disk, e));
     struct prefix_cache *cache = new_cache(disk);
     engine.ops->sequence_reset(engine.backend, sequence);
-    read_tokens(tiny_ids(), 150);
-    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
-    prefix_cache_store(cache, tiny_ids(), 150);
+    read_and_store(cache, 150);
     disk_cache_drain(disk);
     read_tokens(tiny_ids() + 150, 50);
     prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
@@ -402,9 +408,7 @@ static void test_no_disk(void **state)
     assert_int_equal(unlink(lock), 0);
     assert_int_equal(rmdir(folder), 0); /* under its feet */
     engine.ops->sequence_reset(engine.backend, sequence);
-    read_tokens(tiny_ids(), LENGTH);
-    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
-    prefix_cache_store(cache, tiny_ids(), LENGTH);
+    read_and_store(cache, LENGTH);
     disk_cache_drain(disk);
     assert_non_null(strstr(log_text, "cannot be written"));
     assert_int_equal(prefix_cache_begin(cache, sequence, tiny_ids(), LENGTH + 1), LENGTH);
@@ -422,9 +426,7 @@ static void test_given_up(void **state)
     OK(open_disk(PLENTY, &disk, e));
     struct prefix_cache *cache = new_cache(disk);
     engine.ops->sequence_reset(engine.backend, sequence);
-    read_tokens(tiny_ids(), LENGTH);
-    prefix_cache_save(cache, sequence, tiny_ids(), PREFIX_END);
-    prefix_cache_store(cache, tiny_ids(), LENGTH);
+    read_and_store(cache, LENGTH);
     engine.ops->sequence_reset(engine.backend, sequence);
     OK(prefix_cache_reserve(cache, sequence, CONTEXT, e)); /* the pool is one context */
     assert_int_equal(prefix_cache_match(cache, tiny_ids(), LENGTH + 1), 0);

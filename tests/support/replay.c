@@ -204,10 +204,5 @@ const struct backend_ops backend_replay = {
     .state_read = replay_state_read,
     .state_write = replay_state_write,
     .kv_row_size = replay_kv_row_size,
-    .kv_reserve = kv_pool_reserve,
-    .kv_hold = kv_pool_hold,
-    .kv_release = kv_pool_release,
-    .kv_hold_read = kv_pool_hold_read,
-    .kv_attach = kv_pool_attach,
-    .kv_usage = kv_pool_usage,
+    KV_POOL_OPS,
 };

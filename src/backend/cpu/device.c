@@ -309,11 +309,6 @@ const struct backend_ops backend_cpu = {
     .kv_row_size = cpu_kv_row_size,
     .kv_read = cpu_kv_read,
     .kv_write = cpu_kv_write,
-    .kv_reserve = kv_pool_reserve,
-    .kv_hold = kv_pool_hold,
-    .kv_release = kv_pool_release,
-    .kv_hold_read = kv_pool_hold_read,
-    .kv_attach = kv_pool_attach,
-    .kv_usage = kv_pool_usage,
+    KV_POOL_OPS,
     .set_probe = cpu_set_probe,
 };

@@ -296,11 +296,6 @@ const struct backend_ops backend_ref = {
     .kv_row_size = ref_kv_row_size,
     .kv_read = ref_kv_read,
     .kv_write = ref_kv_write,
-    .kv_reserve = kv_pool_reserve,
-    .kv_hold = kv_pool_hold,
-    .kv_release = kv_pool_release,
-    .kv_hold_read = kv_pool_hold_read,
-    .kv_attach = kv_pool_attach,
-    .kv_usage = kv_pool_usage,
+    KV_POOL_OPS,
     .set_probe = ref_set_probe,
 };
