@@ -74,8 +74,8 @@ class Server:
             for i in range(n):
                 paths.append(pathlib.Path(folder) / f"{i}.json")
                 paths[-1].write_text(json.dumps({
-                    "model": "tiny", "stream": True, "temperature": 1, "seed": i, "ignore_eos": True, "max_tokens": tokens,
-                    "enable_thinking": False,
+                    "model": "tiny", "stream": True, "stream_options": {"include_usage": True},
+                    "seed": i, "ignore_eos": True, "max_tokens": tokens, "enable_thinking": False,
                     "messages": [{"role": "user", "content": f"{i}. {TEXT}"}]}))
             done = subprocess.run([CLIENTS, str(self.port), str(n), *paths], capture_output=True,
                                   text=True)

@@ -3,8 +3,9 @@
  *
  *   build/bench/stream_clients PORT N BODY.json [BODY.json …]
  *
- * Client i sends body i modulo their number. "tokens" counts the chunks with content or reasoning,
- * so ask for answers of text; "seconds" is from the first one of all to the last; times in ms. */
+ * Client i sends body i modulo their number. "tokens" are those of the usage that each answer ends
+ * with (so ask for it: a token that ends within a character has no chunk of its own); "seconds" is
+ * from the first chunk of text of all to the last; gaps are those between chunks; times in ms. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,7 +24,7 @@ struct client {
     char line[1 << 16]; /* that is not whole yet */
     size_t length;
     double start, first, last;
-    int tokens;
+    int chunks, tokens;
     bool done;
 };
 
@@ -76,12 +77,16 @@ static void add_gap(struct gaps *gaps, double seconds)
 
 static void take_line(struct client *client, const char *line, double now, struct gaps *gaps)
 {
+    static const char field[] = "\"completion_tokens\":";
+    const char *usage = strstr(line, field);
     if (strstr(line, "data: [DONE]"))
         client->done = true;
+    if (usage)
+        client->tokens = atoi(usage + strlen(field));
     if (!strstr(line, "\"delta\":{\"content\":\"") &&
         !strstr(line, "\"delta\":{\"reasoning_content\":\""))
         return;
-    if (client->tokens++ == 0)
+    if (client->chunks++ == 0)
         client->first = now;
     else
         add_gap(gaps, now - client->last);

@@ -11,6 +11,7 @@
 struct candidate {
     float logit;
     int32_t id;
+    double weight; /* probability, not normalised: 1 for the best one */
 };
 
 struct sampler {
@@ -19,7 +20,6 @@ struct sampler {
     uint32_t *generated;          /* [n_valid_ids] how often */
     bool *in_prompt;              /* [n_valid_ids] */
     struct candidate *candidates; /* [max(n_valid_ids, RANKED_MAX)] */
-    double *probabilities;        /* of the candidates, not normalised */
 };
 
 /* Whether an id may end with a larger logit than it came with. */
@@ -49,9 +49,7 @@ enum status sampler_new(const struct sampling *sampling, int32_t n_valid_ids, st
     sampler->generated = calloc(n, sizeof *sampler->generated);
     sampler->in_prompt = calloc(n, sizeof *sampler->in_prompt);
     sampler->candidates = malloc(n * sizeof *sampler->candidates);
-    sampler->probabilities = malloc(n * sizeof *sampler->probabilities);
-    if (!sampler->generated || !sampler->in_prompt || !sampler->candidates ||
-        !sampler->probabilities) {
+    if (!sampler->generated || !sampler->in_prompt || !sampler->candidates) {
         sampler_free(sampler);
         return error_no_memory(error, "the sampler");
     }
@@ -66,7 +64,6 @@ void sampler_free(struct sampler *sampler)
     free(sampler->generated);
     free(sampler->in_prompt);
     free(sampler->candidates);
-    free(sampler->probabilities);
     free(sampler);
 }
 
@@ -112,7 +109,7 @@ static int gather_ranked(struct sampler *sampler, const struct ranked *ranked)
     float bound = ranked->logit[ranked->n - 1];
     int sure = ranked->n;
     for (int i = 0; i < ranked->n; i++)
-        candidates[i] = (struct candidate){ranked->logit[i], ranked->id[i]};
+        candidates[i] = (struct candidate){ranked->logit[i], ranked->id[i], 0};
     if (!has_penalties(s))
         return ranked->n;
     if (may_raise(s))
@@ -130,15 +127,67 @@ static int gather_ranked(struct sampler *sampler, const struct ranked *ranked)
     return sure;
 }
 
+static void swap(struct candidate *a, struct candidate *b)
+{
+    struct candidate old = *a;
+    *a = *b;
+    *b = old;
+}
+
+/* Splits candidates [n > 0] in two: those before one of them, which is the middle one of three, and
+ * those after it. Gives that one's place. */
+static int32_t split(struct candidate *candidates, int32_t n)
+{
+    struct candidate *first = candidates, *middle = candidates + n / 2, *last = candidates + n - 1;
+    int32_t better = 0;
+    if (compare_candidates(middle, first) < 0)
+        swap(middle, first);
+    if (compare_candidates(last, middle) < 0)
+        swap(last, middle);
+    if (compare_candidates(middle, first) < 0)
+        swap(middle, first);
+    swap(middle, last); /* out of the way */
+    for (int32_t i = 0; i < n - 1; i++)
+        if (compare_candidates(&candidates[i], last) < 0)
+            swap(&candidates[i], &candidates[better++]);
+    swap(&candidates[better], last);
+    return better;
+}
+
+/* Moves the fewest of n candidates to the front, the best ones, whose weights come to `wanted`;
+ * gives their number: at least one, all where they don't come to it. In no order; about 3 n
+ * steps. */
+static int32_t select_weight(struct candidate *candidates, int32_t n, double wanted)
+{
+    int32_t from = 0; /* those before it are chosen, those from n on are not */
+    double chosen = 0;
+    while (from < n) {
+        int32_t at = from + split(candidates + from, n - from);
+        double weight = chosen;
+        for (int32_t i = from; i < at; i++)
+            weight += candidates[i].weight;
+        if (weight >= wanted && at > from) {
+            n = at;
+            continue;
+        }
+        chosen = weight + candidates[at].weight;
+        from = at + 1;
+        if (chosen >= wanted)
+            return from;
+    }
+    return n;
+}
+
 /* Moves the best k of n candidates to the front and sorts them. */
 static void select_best(struct candidate *candidates, int32_t n, int32_t k)
 {
-    if (k > SELECT_MAX || k > n / 2) {
-        qsort(candidates, (size_t)n, sizeof *candidates, compare_candidates);
-        return;
+    if (k > SELECT_MAX) {
+        for (int32_t i = 0; i < n; i++)
+            candidates[i].weight = 1;
+        select_weight(candidates, n, k);
     }
     qsort(candidates, (size_t)k, sizeof *candidates, compare_candidates);
-    for (int32_t i = k; i < n; i++) {
+    for (int32_t i = k; i < n && k <= SELECT_MAX; i++) {
         struct candidate next = candidates[i];
         if (compare_candidates(&next, &candidates[k - 1]) > 0)
             continue;
@@ -150,44 +199,80 @@ static void select_best(struct candidate *candidates, int32_t n, int32_t k)
     }
 }
 
-/* How many candidates the draw looks at. */
+/* How many candidates the draw looks at; 0: all, in no order. */
 static int32_t wanted(const struct sampler *sampler)
 {
     const struct sampling *s = &sampler->sampling;
-    return s->temperature <= 0                               ? 1
-           : s->top_k > 0 && s->top_k < sampler->n_valid_ids ? s->top_k
-                                                             : sampler->n_valid_ids;
+    return s->temperature <= 0 ? 1 : s->top_k > 0 && s->top_k < sampler->n_valid_ids ? s->top_k : 0;
 }
 
-/* Draws from the first n candidates. */
-static int32_t draw(struct sampler *sampler, int n, int64_t position)
+/* Sets the weights of n candidates; gives their sum. */
+static double weigh(const struct sampler *sampler, int32_t n, float best)
 {
-    const struct sampling *s = &sampler->sampling;
-    const struct candidate *candidates = sampler->candidates;
-    double *p = sampler->probabilities, total = 0, kept = 0;
-    if (s->temperature <= 0)
-        return candidates[0].id;
-    for (int i = 0; i < n; i++) {
-        p[i] = exp(((double)candidates[i].logit - (double)candidates[0].logit) / s->temperature);
-        total += p[i];
+    double total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        struct candidate *candidate = &sampler->candidates[i];
+        candidate->weight =
+            exp(((double)candidate->logit - (double)best) / sampler->sampling.temperature);
+        total += candidate->weight;
     }
-    int last = 0; /* candidates 0..last stay: at least one */
-    kept = p[0];
-    while (last + 1 < n && kept < s->top_p * total && p[last + 1] >= s->min_p)
-        kept += p[++last];
-    double left = random_uniform(s->seed, (uint64_t)position) * kept;
-    for (int i = 0; i < last; i++) {
-        left -= p[i];
+    return total;
+}
+
+/* One of the first n candidates, whose weights come to `total`, in the order they stand in. */
+static int32_t pick(const struct sampler *sampler, int32_t n, double total, int64_t position)
+{
+    const struct candidate *candidates = sampler->candidates;
+    double left = random_uniform(sampler->sampling.seed, (uint64_t)position) * total;
+    for (int32_t i = 0; i < n - 1; i++) {
+        left -= candidates[i].weight;
         if (left < 0)
             return candidates[i].id;
     }
-    return candidates[last].id;
+    return candidates[n - 1].id;
+}
+
+/* Draws from the first n candidates, which are sorted. */
+static int32_t draw_sorted(struct sampler *sampler, int32_t n, int64_t position)
+{
+    const struct sampling *s = &sampler->sampling;
+    const struct candidate *candidates = sampler->candidates;
+    if (s->temperature <= 0)
+        return candidates[0].id;
+    double total = weigh(sampler, n, candidates[0].logit), kept = candidates[0].weight;
+    int32_t last = 0; /* candidates 0..last stay: at least one */
+    while (last + 1 < n && kept < s->top_p * total && candidates[last + 1].weight >= s->min_p)
+        kept += candidates[++last].weight;
+    return pick(sampler, last + 1, kept, position);
+}
+
+/* Draws from all n candidates, which are in no order: sorting a vocabulary costs tens of ms. */
+static int32_t draw_all(struct sampler *sampler, int32_t n, int64_t position)
+{
+    const struct sampling *s = &sampler->sampling;
+    struct candidate *candidates = sampler->candidates;
+    int32_t best = 0, kept = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (compare_candidates(&candidates[i], &candidates[best]) < 0)
+            best = i;
+    double total = weigh(sampler, n, candidates[best].logit), sum = 0;
+    swap(&candidates[0], &candidates[best]); /* is kept, whatever min_p says */
+    for (int32_t i = 0; i < n; i++)
+        if (i == 0 || candidates[i].weight >= s->min_p)
+            swap(&candidates[i], &candidates[kept++]);
+    if (s->top_p < 1)
+        kept = select_weight(candidates, kept, s->top_p * total);
+    for (int32_t i = 0; i < kept; i++)
+        sum += candidates[i].weight;
+    return pick(sampler, kept, sum, position);
 }
 
 int32_t sampler_draw_ranked(struct sampler *sampler, const struct ranked *ranked, int64_t position)
 {
     int32_t n = wanted(sampler);
-    return gather_ranked(sampler, ranked) < n ? -1 : draw(sampler, n, position);
+    if (n == 0 || gather_ranked(sampler, ranked) < n)
+        return -1;
+    return draw_sorted(sampler, n, position);
 }
 
 int32_t sampler_draw(struct sampler *sampler, const float *logits, int64_t position)
@@ -196,13 +281,15 @@ int32_t sampler_draw(struct sampler *sampler, const float *logits, int64_t posit
     struct candidate *candidates = sampler->candidates;
     int32_t n = wanted(sampler);
     for (int32_t id = 0; id < sampler->n_valid_ids; id++)
-        candidates[id] = (struct candidate){logits[id], id};
+        candidates[id] = (struct candidate){logits[id], id, 0};
     for (int i = 0; i < s->n_logit_bias; i++)
         if (s->logit_bias[i].id >= 0 && s->logit_bias[i].id < sampler->n_valid_ids)
             candidates[s->logit_bias[i].id].logit += s->logit_bias[i].bias;
     if (has_penalties(s))
         for (int32_t id = 0; id < sampler->n_valid_ids; id++)
             candidates[id].logit = penalised(sampler, id, (double)candidates[id].logit);
+    if (n == 0)
+        return draw_all(sampler, sampler->n_valid_ids, position);
     select_best(candidates, sampler->n_valid_ids, n);
-    return draw(sampler, n, position);
+    return draw_sorted(sampler, n, position);
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -11,7 +12,8 @@
 #include "engine/random.h"
 #include "engine/sampler.h"
 
-#define N 100 /* ids */
+#define N 100     /* ids */
+#define MANY 1500 /* more than a backend ranks */
 
 static const struct sampling neutral = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
 
@@ -193,6 +195,72 @@ static void test_cuts(void **state)
     assert_int_equal(support_of(s), 1);
 }
 
+struct entry {
+    double weight;
+    int32_t id;
+};
+
+static int compare_entries(const void *left, const void *right)
+{
+    const struct entry *a = left, *b = right;
+    return a->weight != b->weight ? (a->weight > b->weight ? -1 : 1) : a->id - b->id;
+}
+
+/* What each of n ids is drawn with, by the definition: sort, cut, divide by the sum. */
+static void expect(const float *logits, int n, const struct sampling *s, double *probability)
+{
+    struct entry sorted[MANY];
+    double total = 0, kept = 0;
+    int stay = 0;
+    for (int i = 0; i < n; i++)
+        sorted[i] = (struct entry){exp((double)logits[i] / s->temperature), i};
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_entries);
+    n = s->top_k > 0 && s->top_k < n ? s->top_k : n;
+    for (int i = 0; i < n; i++)
+        total += sorted[i].weight;
+    for (; stay < n && (stay == 0 || (kept < s->top_p * total &&
+                                      sorted[stay].weight >= s->min_p * sorted[0].weight));
+         stay++)
+        kept += sorted[stay].weight;
+    for (int i = 0; i < stay; i++)
+        probability[sorted[i].id] = sorted[i].weight / kept;
+}
+
+/* Draws from more ids than a backend ranks, with ties on the borders of the cuts. */
+static void test_many_ids(void **state)
+{
+    (void)state;
+    static const int top_k[] = {0, 20, 300, MANY - 1};
+    static const double top_p[] = {1, 0.999, 0.7, 0.2, 1e-9}, min_p[] = {0, 0.05, 1};
+    const int draws = 2000;
+    float logits[MANY];
+    for (int i = 0; i < MANY; i++) /* a few stand out */
+        logits[i] = (float)(int)(8 * random_uniform(5, (uint64_t)i)) / 2 + (i % 30 == 7 ? 5 : 0);
+    for (int round = 0; round < 4 * 5 * 3; round++) {
+        double wanted[MANY] = {0};
+        int found[MANY] = {0};
+        struct sampling s = neutral;
+        struct sampler *sampler;
+        struct error error;
+        s.top_k = top_k[round % 4];
+        s.top_p = top_p[round / 4 % 5];
+        s.min_p = min_p[round / 20];
+        s.seed = (uint64_t)round;
+        expect(logits, MANY, &s, wanted);
+        assert_int_equal(sampler_new(&s, MANY, &sampler, &error), STATUS_OK);
+        for (int i = 0; i < draws; i++)
+            found[sampler_draw(sampler, logits, i)]++;
+        for (int i = 0; i < MANY; i++) {
+            double mean = draws * wanted[i];
+            if (wanted[i] == 0)
+                assert_int_equal(found[i], 0);
+            else
+                assert_true(fabs(found[i] - mean) < 6 * sqrt(mean) + 6);
+        }
+        sampler_free(sampler);
+    }
+}
+
 /* Presence and frequency count generated tokens only; repetition counts the prompt too. */
 static void test_penalties(void **state)
 {
@@ -288,13 +356,10 @@ static void test_candidates_are_enough(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_seed_and_position),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_candidates_are_enough),
+        cmocka_unit_test(test_philox),       cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_seed_and_position),
+        cmocka_unit_test(test_cuts),         cmocka_unit_test(test_many_ids),
+        cmocka_unit_test(test_penalties),    cmocka_unit_test(test_candidates_are_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
