@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """The bars of `calla serve`, each beside what it is compared with, in one run.
 
-    make && make bench && python3 bench/server.py [--rounds 3] [NAME …]
+    make && make bench && python3 bench/server.py [--rounds 5] [--model DIR] [NAME …]
 
-  share       one streaming client against `calla bench`, tiny on ref (a token takes over 5 ms)
-  overhead    processor time of everything but the engine's threads, for a token; tiny on cpu
+  share       one streaming client against `calla bench` (models/tiny on ref, whose token takes
+              over 5 ms; another model on cpu)
+  overhead    processor time of everything but the engine's threads, for a token
   clients     16 streaming clients against one, and against `calla bench --rows 16`
   turns       time to the first token at turn 10 of a chat against turn 2
+  chunks      a prompt of 2,000 tokens in one piece and in chunks of 0.5, 0.2 and 0.1 seconds
   disk        first token of a prompt of 4K tokens: cold, and after a restart with --cache-disk
 
-Clients are build/bench/stream_clients. Rounds alternate; medians and ranges are shown.
+Clients are build/bench/stream_clients. What is compared alternates within a round, since machines
+drift; a ratio is the median of the rounds' ratios, with its range.
 """
 import argparse
 import json
@@ -27,6 +30,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CALLA, CLIENTS = ROOT / "build/calla", ROOT / "build/bench/stream_clients"
 TINY = ROOT / "models/tiny"
+model = TINY
 TEXT = "Tell me everything that you know about hot and cold water in the north of the country."
 
 
@@ -35,7 +39,7 @@ class Server:
 
     def __init__(self, *options):
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([CALLA, "serve", TINY, "--port", "0", *map(str, options)],
+        self.process = subprocess.Popen([CALLA, "serve", model, "--port", "0", *map(str, options)],
                                         stderr=self.log, cwd=ROOT)
         while "ready after" not in self.text():
             if self.process.poll() is not None:
@@ -59,7 +63,7 @@ class Server:
             return float(re.search(rf"^{name} (\S+)$", answer.read().decode(), re.M)[1])
 
     def chat(self, messages, **fields):
-        body = {"model": "tiny", "messages": messages, "temperature": 0, "enable_thinking": False,
+        body = {"model": model.name, "messages": messages, "temperature": 0, "enable_thinking": False,
                 **fields}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/chat/completions",
                                          json.dumps(body).encode(),
@@ -74,7 +78,7 @@ class Server:
             for i in range(n):
                 paths.append(pathlib.Path(folder) / f"{i}.json")
                 paths[-1].write_text(json.dumps({
-                    "model": "tiny", "stream": True, "stream_options": {"include_usage": True},
+                    "model": model.name, "stream": True, "stream_options": {"include_usage": True},
                     "seed": i, "ignore_eos": True, "max_tokens": tokens, "enable_thinking": False,
                     "messages": [{"role": "user", "content": f"{i}. {TEXT}"}]}))
             done = subprocess.run([CLIENTS, str(self.port), str(n), *paths], capture_output=True,
@@ -98,7 +102,7 @@ class Server:
 
 def bench(*options):
     """tok/s that `calla bench` decodes with, all sequences together."""
-    done = subprocess.run([CALLA, "bench", TINY, "--json", "--no-bandwidth", "--repeat", "1",
+    done = subprocess.run([CALLA, "bench", model, "--json", "--no-bandwidth", "--repeat", "1",
                            *map(str, options)], capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         sys.exit(done.stderr)
@@ -110,14 +114,20 @@ def spread(values, digits=1):
             f"({min(values):.{digits}f}-{max(values):.{digits}f})")
 
 
+def ratio(above, below):
+    return spread([a / b for a, b in zip(above, below)], 2)
+
+
 def measure_share(rounds):
     ours, theirs = [], []
-    with Server("--backend", "ref") as server:
+    backend = ("--backend", "ref" if model == TINY else "cpu")
+    with Server("--parallel", 1, *backend) as server:
+        server.stream(1, 32)
         for _ in range(rounds):
-            ours.append(server.stream(1, 128)["tokens_per_second"])
-            theirs.append(bench("--backend", "ref", "--depth", 32, "--decode", 128))
+            ours.append(server.stream(1, 256)["tokens_per_second"])
+            theirs.append(bench(*backend, "--depth", 32, "--decode", 256))
     print(f"share: one client {spread(ours)} tok/s, bench {spread(theirs)} tok/s: "
-          f"{statistics.median(ours) / statistics.median(theirs):.3f} (bar 0.97)")
+          f"{ratio(ours, theirs)} (bar 0.97)")
 
 
 def measure_overhead(rounds):
@@ -143,10 +153,9 @@ def measure_clients(rounds):
             gaps.append(result["gap_p99_ms"])
             rows.append(bench("--rows", 16, "--depth", 200, "--decode", 400))
         most = server.metric("calla_decode_rows_max")
-    median = statistics.median
-    print(f"clients: one {spread(one)} tok/s, 16 {spread(many)} tok/s: {median(many) / median(one):.2f} "
-          f"times (bar 2); bench --rows 16 {spread(rows)} tok/s: {median(many) / median(rows):.3f} "
-          f"(bar 0.90); rows of a step at most {most:.0f} (bar 16); p99 gap {spread(gaps)} ms")
+    print(f"clients: one {spread(one)} tok/s, 16 {spread(many)} tok/s: {ratio(many, one)} times "
+          f"(bar 2); bench --rows 16 {spread(rows)} tok/s: {ratio(many, rows)} (bar 0.90); "
+          f"rows of a step at most {most:.0f} (bar 16); p99 gap {spread(gaps)} ms")
 
 
 def first_token(answer):
@@ -169,7 +178,7 @@ def measure_turns(rounds):
             usage = answer["usage"]
             cached.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
     print(f"turns: first token at turn 2 {spread(second)} ms, at turn 10 {spread(tenth)} ms: "
-          f"{statistics.median(tenth) / statistics.median(second):.2f} times (bar 1.3); "
+          f"{ratio(tenth, second)} times (bar 1.3); "
           f"{statistics.median(cached):.0f} tokens of turn 10 were read")
 
 
@@ -189,17 +198,34 @@ def measure_disk(rounds):
                 tokens = answer["usage"]["prompt_tokens"]
         shutil.rmtree(folder)
     print(f"disk: a prompt of {tokens} tokens, first token cold {spread(cold)} ms, restarted "
-          f"{spread(warm)} ms: {statistics.median(cold) / statistics.median(warm):.1f} times "
-          f"faster (bar 5)")
+          f"{spread(warm)} ms: {ratio(cold, warm)} times faster (bar 5)")
+
+
+def measure_chunks(rounds):
+    seconds = (60, 0.5, 0.2, 0.1)
+    times = {chunk: [] for chunk in seconds}
+    for turn in range(rounds):
+        for chunk in seconds:
+            with Server("--parallel", 1, "--chunk-seconds", chunk) as server:
+                server.chat([{"role": "user", "content": TEXT * 5}], max_tokens=1)
+                answer = server.chat([{"role": "user", "content": f"{turn} " + TEXT * 100}],
+                                     max_tokens=1)
+            times[chunk].append(first_token(answer))
+    for chunk in seconds[1:]:
+        print(f"chunks: {answer['usage']['prompt_tokens']} tokens in chunks of {chunk} s: "
+              f"{spread(times[chunk])} ms, {ratio(times[chunk], times[60])} times a single one's")
 
 
 def main():
+    global model
     tests = {name[8:]: function for name, function in globals().items()
              if name.startswith("measure_")}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", type=pathlib.Path, default=TINY)
     parser.add_argument("tests", nargs="*", metavar="NAME", help=", ".join(tests))
     given = parser.parse_args()
+    model = given.model.resolve()
     for name in given.tests or tests:
         if name not in tests:
             parser.error(f"found '{name}', wanted {', '.join(tests)}")
