@@ -8,13 +8,14 @@
   overhead    processor time of everything but the engine's threads, for a token
   clients     16 streaming clients against one, and against `calla bench --rows 16`
   turns       time to the first token at turn 10 of a chat against turn 2
-  chunks      a prompt of 2,000 tokens in one piece and in chunks of 0.5, 0.2 and 0.1 seconds
+  chunks      a prompt of 2,000 tokens in one piece and in slices of 0.5, 0.25 and 0.1 seconds
   disk        first token of a prompt of 4K tokens: cold, and after a restart with --cache-disk
 
 Clients are build/bench/stream_clients. What is compared alternates within a round, since machines
 drift; a ratio is the median of the rounds' ratios, with its range.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -202,18 +203,24 @@ def measure_disk(rounds):
 
 
 def measure_chunks(rounds):
-    seconds = (60, 0.5, 0.2, 0.1)
-    times = {chunk: [] for chunk in seconds}
+    seconds = (60, 0.5, 0.25, 0.1)
+    times, gaps = {chunk: [] for chunk in seconds}, {chunk: [] for chunk in seconds}
     for turn in range(rounds):
         for chunk in seconds:
-            with Server("--parallel", 1, "--chunk-seconds", chunk) as server:
+            with Server("--parallel", 2, "--chunk-seconds", chunk) as server:
+                long_one = lambda: server.chat(
+                    [{"role": "user", "content": f"{time.time()} " + TEXT * 100}], max_tokens=1)
                 server.chat([{"role": "user", "content": TEXT * 5}], max_tokens=1)
-                answer = server.chat([{"role": "user", "content": f"{turn} " + TEXT * 100}],
-                                     max_tokens=1)
-            times[chunk].append(first_token(answer))
-    for chunk in seconds[1:]:
-        print(f"chunks: {answer['usage']['prompt_tokens']} tokens in chunks of {chunk} s: "
-              f"{spread(times[chunk])} ms, {ratio(times[chunk], times[60])} times a single one's")
+                times[chunk].append(first_token(long_one()))
+                with concurrent.futures.ThreadPoolExecutor() as pool:
+                    stream = pool.submit(server.stream, 1, 60)
+                    time.sleep(1)
+                    answer = long_one()
+                    gaps[chunk].append(stream.result()["gap_max_ms"])
+    for chunk in seconds:
+        print(f"chunks: {answer['usage']['prompt_tokens']} tokens in slices of {chunk} s: "
+              f"{spread(times[chunk])} ms, {ratio(times[chunk], times[60])} times those of 60 s; "
+              f"longest gap of another's answer {spread(gaps[chunk])} ms")
 
 
 def main():

@@ -129,10 +129,12 @@ static void report(const struct client *clients, int n, struct gaps *gaps)
     }
     qsort(gaps->seconds, gaps->n, sizeof *gaps->seconds, compare);
     printf("{\"clients\": %d, \"tokens\": %d, \"seconds\": %.6f, \"tokens_per_second\": %.3f, "
-           "\"first_token_ms\": %.3f, \"gap_p50_ms\": %.3f, \"gap_p99_ms\": %.3f}\n",
+           "\"first_token_ms\": %.3f, \"gap_p50_ms\": %.3f, \"gap_p99_ms\": %.3f, "
+           "\"gap_max_ms\": %.3f}\n",
            n, tokens, last - first, (tokens - n) / (last - first), 1000 * wait,
            gaps->n ? 1000 * gaps->seconds[gaps->n / 2] : 0,
-           gaps->n ? 1000 * gaps->seconds[gaps->n * 99 / 100] : 0);
+           gaps->n ? 1000 * gaps->seconds[gaps->n * 99 / 100] : 0,
+           gaps->n ? 1000 * gaps->seconds[gaps->n - 1] : 0);
 }
 
 int main(int argc, char **argv)

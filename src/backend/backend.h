@@ -37,6 +37,7 @@ struct sequence {
     int32_t kv_length; /* KV rows that are there; above position only after going back */
     int32_t capacity;  /* tokens that fit */
     bool broken;
+    int32_t paused; /* tokens of the chunk that paused, 0: none; such a sequence is broken too */
 };
 
 /* One new token of one sequence. */
@@ -82,6 +83,13 @@ struct backend_options {
 struct backend_limits {
     int max_rows;  /* rows of one decode_step, and tokens of a prefill_chunk with PREFILL_ALL */
     int max_chunk; /* tokens of one prefill_chunk */
+    bool pauses;   /* a prefill_chunk obeys `pause_at` */
+};
+
+/* What stops a prefill_chunk before its end. */
+struct interrupt {
+    const atomic_bool *cancel; /* NULL: nothing; polled inside the chunk */
+    double pause_at;           /* time of base/clock, 0: never */
 };
 
 enum prefill_output {
@@ -124,11 +132,15 @@ struct backend_ops {
     /* Back to position 0 and without pages, whatever its condition. */
     void (*sequence_reset)(struct backend *backend, struct sequence *sequence);
 
-    /* Reads n tokens, 1..max_chunk, into the sequence. `cancel` may be NULL; it is polled inside
-     * the chunk, and a chunk that saw it returns STATUS_CANCELLED. */
+    /* Reads n tokens, 1..max_chunk, into the sequence. `interrupt` may be NULL. A chunk that saw
+     * its cancel returns STATUS_CANCELLED. One that would not end by pause_at may do a part of its
+     * work, at least one layer, and return STATUS_OK with sequence->paused set and nothing ranked:
+     * the next call with the same tokens and output goes on. In between other sequences may do
+     * anything, but only one chunk of a backend is paused at a time: others run to their end. What
+     * mends a broken sequence, cancel and failure drop a paused chunk. PREFILL_ALL never pauses. */
     enum status (*prefill_chunk)(struct backend *backend, struct sequence *sequence,
                                  const int32_t *tokens, int n, enum prefill_output output,
-                                 struct ranked *ranked, const atomic_bool *cancel,
+                                 struct ranked *ranked, const struct interrupt *interrupt,
                                  struct error *error);
     /* One step for n rows, 1..max_rows. Rows of one sequence are consecutive tokens of it. */
     enum status (*decode_step)(struct backend *backend, const struct row *rows, int n,

@@ -106,6 +106,8 @@ static void drop_last(struct kv_pool *pool, struct kv_sequence *q)
 static void drop_spare(struct kv_pool *pool, struct kv_sequence *q)
 {
     int32_t rows = larger(q->base.kv_length, q->reserved);
+    if (q->base.paused > 0) /* that it goes on to write */
+        rows = larger(rows, q->base.position + q->base.paused);
     while (q->n_pages > pages_for(rows))
         drop_last(pool, q);
 }
@@ -197,6 +199,7 @@ void kv_sequence_reset(struct kv_pool *pool, struct kv_sequence *q)
         drop_last(pool, q);
     q->reserved = q->base.position = q->base.kv_length = 0;
     q->base.broken = false;
+    q->base.paused = 0;
 }
 
 /* Whether row r is the first of its sequence or of a page. */
@@ -245,6 +248,7 @@ enum status kv_go_to(struct sequence *sequence, int32_t position, struct error *
         paged(sequence)->reserved = 0;
     sequence->position = position;
     sequence->broken = false;
+    sequence->paused = 0;
     return STATUS_OK;
 }
 
@@ -274,6 +278,7 @@ enum status kv_write_begin(struct backend *backend, struct sequence *sequence, i
         return status;
     if (from < sequence->kv_length)
         q->reserved = 0;
+    sequence->paused = 0;
     sequence->kv_length = from;
     take_range(backend, q, from, from + n);
     sequence->kv_length = from + n;

@@ -201,7 +201,7 @@ static int run_serve(int argc, char **argv)
         .port = 8080,
         .queue = 64,
         .grace = 10,
-        .chunk_seconds = 0.5,
+        .chunk_seconds = 0.25,
         .log = "text",
         .reasoning_field = "reasoning_content",
     };

@@ -1,5 +1,5 @@
-/* How many tokens of a prompt are read at once, so that a chunk takes about as long as it may on
- * this machine. */
+/* How many tokens of a prompt are read at once, so that a chunk, or the longest slice of one that
+ * pauses, takes about as long as it may on this machine. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,5 +14,5 @@ struct chunk_size {
 
 void chunk_size_init(struct chunk_size *size, double seconds, int32_t most);
 int32_t chunk_size_next(const struct chunk_size *size);
-/* What a chunk of n tokens, which may have been cut short, took. */
+/* What a chunk of n tokens, which may have been cut short, took at a time. */
 void chunk_size_learn(struct chunk_size *size, int32_t n, double seconds);

@@ -165,13 +165,14 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence, con
                            struct error *error)
 {
     struct backend *backend = engine->backend;
+    const struct interrupt interrupt = {.cancel = watch->cancel};
     enum status status = engine_check_prompt(n, sequence->capacity - sequence->position, error);
     for (int32_t read = 0; status == STATUS_OK && read < n;) {
         if (watch->progress)
             watch->progress(watch->context, read, n);
         int chunk = n - read < backend->limits.max_chunk ? n - read : backend->limits.max_chunk;
         status = backend->ops->prefill_chunk(backend, sequence, tokens + read, chunk, PREFILL_LAST,
-                                             ranked, watch->cancel, error);
+                                             ranked, &interrupt, error);
         read += chunk;
     }
     if (status == STATUS_OK && watch->progress)

@@ -330,20 +330,32 @@ static enum status emit_prompt(struct generation *g, int32_t from, int32_t n, st
     return status;
 }
 
-enum status generation_read(struct generation *g, int32_t n, const atomic_bool *cancel,
+bool generation_has_paused(const struct generation *g)
+{
+    return g->sequence && g->sequence->paused > 0;
+}
+
+/* Where the next chunk ends, which is to be of n tokens at most. */
+static int32_t chunk_end(const struct generation *g, int32_t n)
+{
+    const struct backend_limits *limits = &g->engine->backend->limits;
+    int32_t at = g->sequence->position, end = reading_end(g), most = limits->max_chunk;
+    if (g->sequence->paused > 0)
+        return at + g->sequence->paused;
+    if (g->rows && limits->max_rows < most)
+        most = limits->max_rows;
+    most = n < most ? n : most;
+    return prefix_cache_next_stop(g->cache, at, end - at > most ? at + most : end,
+                                  &g->options.places);
+}
+
+enum status generation_read(struct generation *g, int32_t n, const struct interrupt *interrupt,
                             struct error *error)
 {
     struct backend *backend = g->engine->backend;
     struct error problem;
-    struct ranked last, *ranked = &last;
-    int32_t at = g->sequence->position, end = reading_end(g), most = backend->limits.max_chunk;
-    if (g->rows) {
-        ranked = g->rows;
-        most = backend->limits.max_rows < most ? backend->limits.max_rows : most;
-    }
-    most = n < most ? n : most;
-    end = end - at > most ? at + most : end;
-    end = prefix_cache_next_stop(g->cache, at, end, &g->options.places);
+    struct ranked last, *ranked = g->rows ? g->rows : &last;
+    int32_t at = g->sequence->position, end = chunk_end(g, n);
     enum status status = prefix_cache_reserve(g->cache, g->sequence, end, &problem);
     if (status == STATUS_BUSY) {
         if (error)
@@ -352,8 +364,10 @@ enum status generation_read(struct generation *g, int32_t n, const atomic_bool *
     }
     if (status == STATUS_OK)
         status = backend->ops->prefill_chunk(backend, g->sequence, g->tokens + at, end - at,
-                                             g->rows ? PREFILL_ALL : PREFILL_LAST, ranked, cancel,
-                                             &problem);
+                                             g->rows ? PREFILL_ALL : PREFILL_LAST, ranked,
+                                             interrupt, &problem);
+    if (status == STATUS_OK && g->sequence->paused > 0)
+        return status;
     if (status == STATUS_OK && g->rows)
         status = emit_prompt(g, at, end - at, &problem);
     if (status != STATUS_OK)

@@ -94,10 +94,12 @@ void generation_start(struct generation *generation, struct prefix_cache *cache,
 /* Gives the sequence back; the generation waits. */
 struct sequence *generation_suspend(struct generation *generation);
 /* Reads at most n tokens, fewer up to the next place, and draws the first token when the prompt is
- * whole. `cancel` may be NULL. STATUS_BUSY: the pool lacks rows, nothing has changed. Any other
- * failure ends the generation; STATUS_OK does not mean that it has not ended. */
-enum status generation_read(struct generation *generation, int32_t n, const atomic_bool *cancel,
-                            struct error *error);
+ * whole. `interrupt` may be NULL; a chunk that paused goes on in the next call, whatever its n.
+ * STATUS_BUSY: the pool lacks rows, nothing has changed. Any other failure ends the generation;
+ * STATUS_OK does not mean that it has not ended. */
+enum status generation_read(struct generation *generation, int32_t n,
+                            const struct interrupt *interrupt, struct error *error);
+bool generation_has_paused(const struct generation *generation);
 /* The row of the next decode step. STATUS_BUSY as above. */
 enum status generation_row(struct generation *generation, struct row *row, struct error *error);
 /* After that step: draws from its output i. */

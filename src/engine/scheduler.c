@@ -20,7 +20,8 @@ struct scheduler {
     struct job **decoding; /* [parallel] those of the step, scratch */
     struct row *rows;
     struct ranked *ranked;
-    struct chunk_size chunk;
+    struct chunk_size whole, sliced; /* of chunks that run to their end, and of those that pause */
+    double chunk_seconds, longest_slice; /* of the paused chunk, so far */
 
     pthread_t thread;
     bool started;
@@ -154,6 +155,51 @@ static void out_of_rows(struct scheduler *s, struct job *job, const struct error
         generation_stop(job->generation, error);
 }
 
+/* The job whose chunk has paused; NULL: none. */
+static struct job *find_paused(const struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (generation_has_paused(s->running[i]->generation))
+            return s->running[i];
+    return NULL;
+}
+
+/* By what a paused chunk's size is judged: two layers of it are to fit into a slice. A slice that
+ * was too long all the same had layers that took far more than others: attention in a long
+ * context. */
+static double slice_seconds(const struct scheduler *s)
+{
+    double two_layers = 2 * s->chunk_seconds / s->engine->shape->num_hidden_layers;
+    bool overran = s->longest_slice > 1.25 * s->options.chunk_seconds;
+    return overran && s->longest_slice > two_layers ? s->longest_slice : two_layers;
+}
+
+/* A chunk that ends within chunk_seconds, or a slice of a longer one where the backend can pause
+ * it: the longer a chunk, the more tokens share a read of the weights. Sets what it took. */
+static enum status read_some(struct scheduler *s, struct job *job, double *seconds,
+                             struct error *error)
+{
+    const struct job *paused = find_paused(s);
+    bool sliced = s->engine->backend->limits.pauses && (!paused || paused == job);
+    struct chunk_size *size = sliced ? &s->sliced : &s->whole;
+    const struct generation_figures *figures = generation_figures(job->generation);
+    int32_t before = figures->read;
+    double start = clock_seconds();
+    const struct interrupt interrupt = {&job->cancel, sliced ? start + size->seconds : 0};
+    enum status status = generation_read(job->generation, chunk_size_next(size), &interrupt, error);
+    *seconds = clock_seconds() - start;
+    if (!sliced) {
+        chunk_size_learn(size, figures->read - before, *seconds);
+        return status;
+    }
+    if (!paused)
+        s->chunk_seconds = s->longest_slice = 0;
+    s->chunk_seconds += *seconds;
+    s->longest_slice = *seconds > s->longest_slice ? *seconds : s->longest_slice;
+    chunk_size_learn(size, figures->read - before, slice_seconds(s)); /* at the chunk's end */
+    return status;
+}
+
 static void read_chunk(struct scheduler *s)
 {
     for (int k = 1; k <= s->n_running; k++) {
@@ -164,15 +210,12 @@ static void read_chunk(struct scheduler *s)
             continue;
         s->turn = i;
         struct generation_figures before = *generation_figures(job->generation);
-        double start = clock_seconds();
-        enum status status =
-            generation_read(job->generation, chunk_size_next(&s->chunk), &job->cancel, &error);
-        double seconds = clock_seconds() - start;
+        double seconds;
+        enum status status = read_some(s, job, &seconds, &error);
         const struct generation_figures *after = generation_figures(job->generation);
         int32_t read = after->read - before.read;
         if (status == STATUS_BUSY)
             out_of_rows(s, job, &error);
-        chunk_size_learn(&s->chunk, read, seconds);
         pthread_mutex_lock(&s->mutex);
         s->figures.read += read;
         s->figures.drawn += after->generated - before.generated;
@@ -364,7 +407,8 @@ enum status scheduler_new(struct engine *engine, struct prefix_cache *cache,
     s->cache = cache;
     s->turn = -1; /* the first one begins */
     s->options = *options;
-    chunk_size_init(&s->chunk, options->chunk_seconds, engine->backend->limits.max_chunk);
+    chunk_size_init(&s->whole, options->chunk_seconds, engine->backend->limits.max_chunk);
+    chunk_size_init(&s->sliced, options->chunk_seconds, engine->backend->limits.max_chunk);
     pthread_mutex_init(&s->mutex, NULL);
     clock_condition_init(&s->changed);
     enum status status = open_sequences(s, error);

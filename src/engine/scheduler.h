@@ -2,10 +2,10 @@
  * submit jobs and wait for their tokens.
  *
  * Jobs wait in one queue, first come, first served. As many as there are sequences run at once;
- * each turn of the loop reads one bounded chunk of one prompt, the running ones taking turns, and
- * does one decode step for all that decode. So a short prompt never waits for a long one to be
- * read, and a chunk holds up the others for `chunk_seconds` at most, as far as a shortest chunk
- * allows it.
+ * each turn of the loop reads a part of one prompt, the running ones taking turns, and does one
+ * decode step for all that decode. So a short prompt never waits for a long one to be read. A part
+ * takes `chunk_seconds` at most, as far as the shortest allows it: it is a chunk of so many tokens,
+ * or, where the backend can pause one, a slice of a chunk of many more, which costs less a token.
  *
  * When KV rows run out, first entries of the prefix cache go, then the job that came last gives its
  * place back and reads everything again later. A step that fails is repeated for each row alone,
@@ -22,7 +22,7 @@ struct scheduler_options {
     int parallel;            /* sequences, as many as the engine was planned for; <= its max_rows */
     int queue;               /* jobs that may wait */
     int mailbox;             /* tokens a job may be ahead of its reader; more cancel it */
-    double chunk_seconds;    /* of one prompt's chunk */
+    double chunk_seconds;    /* that one prompt holds up the others at a time */
     struct disk_cache *disk; /* the prefix cache's; NULL: none */
 };
 

@@ -91,7 +91,8 @@ static void read_more(struct calla_session *session, const struct calla_request 
     struct engine *engine = &session->owner->engine;
     struct error error;
     report_progress(request, context, generation);
-    if (generation_read(generation, engine->backend->limits.max_chunk, &session->cancel, &error) ==
+    const struct interrupt interrupt = {.cancel = &session->cancel};
+    if (generation_read(generation, engine->backend->limits.max_chunk, &interrupt, &error) ==
         STATUS_BUSY) /* a session has the pool for itself */
         generation_stop(generation, &error);
     if (generation_phase(generation) != GENERATION_READING)

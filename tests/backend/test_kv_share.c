@@ -230,9 +230,9 @@ static void test_rows_written_and_cancelled(void **state)
     assert_memory_equal(found, rows, LENGTH * row);
     attach(sequences[2], hold, LAST);
     atomic_bool cancel = true;
-    assert_int_equal(
-        b->ops->prefill_chunk(b, sequences[2], tiny_ids(), 60, PREFILL_LAST, ranked, &cancel, NULL),
-        STATUS_CANCELLED);
+    assert_int_equal(b->ops->prefill_chunk(b, sequences[2], tiny_ids(), 60, PREFILL_LAST, ranked,
+                                           &(struct interrupt){.cancel = &cancel}, NULL),
+                     STATUS_CANCELLED);
     assert_true(sequences[2]->broken);
     assert_int_equal(sequences[2]->kv_length, LENGTH);
     OK(b->ops->kv_read(b, sequences[2], 0, LENGTH, found, e));

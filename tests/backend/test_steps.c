@@ -348,9 +348,9 @@ static void test_cancel(void **state)
     struct ranked x, y;
     atomic_bool cancel = true;
     prefill(sequence, tiny_ids(), 5, 5, &x);
-    assert_int_equal(
-        b->ops->prefill_chunk(b, sequence, tiny_ids(), 3, PREFILL_LAST, &x, &cancel, NULL),
-        STATUS_CANCELLED);
+    assert_int_equal(b->ops->prefill_chunk(b, sequence, tiny_ids(), 3, PREFILL_LAST, &x,
+                                           &(struct interrupt){.cancel = &cancel}, NULL),
+                     STATUS_CANCELLED);
     struct row row = {sequence, 1};
     if (sequence->broken) { /* says that it is unusable, and is */
         void *state_bytes = malloc(b->ops->state_size(b));
@@ -408,6 +408,107 @@ static void test_refusals(void **state)
 }
 
 /* Padding rows of the head never rank, wherever the first of them is said to be. */
+/* One slice of a chunk that is to pause as soon as it can. */
+static enum status slice(struct sequence *sequence, int n, enum prefill_output output,
+                         struct ranked *ranked, const atomic_bool *cancel)
+{
+    const struct interrupt soon = {.cancel = cancel, .pause_at = 1e-9};
+    return b->ops->prefill_chunk(b, sequence, tiny_ids(), n, output, ranked, &soon, NULL);
+}
+
+/* A chunk that pauses gives the same bits, whatever other sequences do meanwhile. */
+static void test_pauses(void **state)
+{
+    (void)state;
+    struct sequence *whole = new_sequence(), *cut = new_sequence(), *other = new_sequence();
+    struct ranked x[SHORT], y, z;
+    prefill(whole, tiny_ids(), SHORT, SHORT, x);
+    prefill(other, tiny_ids() + 5, 3, 3, &z);
+    int slices = 0, layers = checkpoint_weights(tiny)->shape->num_hidden_layers;
+    do {
+        assert_int_equal(slice(cut, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+        decode_one(other, tiny_ids()[slices], &z);
+        slices++;
+    } while (cut->paused > 0);
+    assert_int_equal(slices, b->limits.pauses ? layers : 1);
+    assert_same_ranked(x, &y, "pauses", SHORT);
+    assert_alike(whole, cut);
+
+    const struct interrupt later = {.pause_at = 1e30};
+    b->ops->sequence_reset(b, cut);
+    OK(b->ops->prefill_chunk(b, cut, tiny_ids(), SHORT, PREFILL_LAST, &y, &later, e));
+    assert_int_equal(cut->paused, 0);
+    b->ops->sequence_reset(b, cut);
+    assert_int_equal(slice(cut, SHORT, PREFILL_ALL, x, NULL), STATUS_OK); /* never pauses */
+    assert_int_equal(cut->paused, 0);
+    assert_same_ranked(&x[SHORT - 1], &y, "all", SHORT);
+    b->ops->sequence_free(b, whole);
+    b->ops->sequence_free(b, cut);
+    b->ops->sequence_free(b, other);
+}
+
+/* What a paused sequence refuses, what drops its chunk, and that one chunk is paused at a time. */
+static void test_paused(void **state)
+{
+    (void)state;
+    if (!b->limits.pauses)
+        skip(); /* test_pauses has seen that it does not */
+    struct sequence *first = new_sequence(), *second = new_sequence();
+    struct ranked x, y, all[SHORT];
+    struct row row = {first, 1};
+    struct kv_hold *hold;
+    atomic_bool cancel = true;
+    void *bytes = malloc(b->ops->state_size(b));
+    prefill(second, tiny_ids(), SHORT, SHORT, &x);
+    OK(b->ops->state_read(b, second, bytes, e));
+    OK(b->ops->kv_hold(b, second, SHORT, &hold, e));
+
+    assert_int_equal(slice(first, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+    assert_int_equal(first->paused, SHORT);
+    assert_int_equal(b->ops->decode_step(b, &row, 1, &y, NULL), STATUS_DEVICE);
+    assert_int_equal(b->ops->state_read(b, first, bytes, NULL), STATUS_DEVICE);
+    assert_int_equal(slice(first, SHORT - 1, PREFILL_LAST, &y, NULL), STATUS_INVALID);
+    assert_int_equal(slice(first, SHORT, PREFILL_ALL, all, NULL), STATUS_INVALID);
+    OK(b->ops->kv_reserve(b, first, 0, e)); /* takes nothing that it needs */
+    b->ops->sequence_reset(b, second);
+    assert_int_equal(slice(second, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+    assert_int_equal(second->paused, 0); /* the place was taken */
+    assert_same_ranked(&x, &y, "beside a paused one", SHORT);
+    memset(&y, 0, sizeof y);
+    do
+        assert_int_equal(slice(first, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+    while (first->paused > 0);
+    assert_same_ranked(&x, &y, "after refusals", SHORT);
+
+    for (int way = 0; way < 4; way++) { /* that drop it */
+        b->ops->sequence_reset(b, first);
+        assert_int_equal(slice(first, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+        assert_int_equal(first->paused, SHORT);
+        if (way == 0) {
+            b->ops->sequence_reset(b, first);
+        } else if (way == 1) {
+            OK(b->ops->kv_attach(b, first, hold, SHORT, e));
+            OK(b->ops->state_write(b, first, SHORT, bytes, e));
+            decode_one(first, 7, &y);
+        } else if (way == 2) {
+            assert_int_equal(slice(first, SHORT, PREFILL_LAST, &y, &cancel), STATUS_CANCELLED);
+            assert_true(first->broken);
+        } else {
+            b->ops->sequence_free(b, first);
+            first = new_sequence();
+        }
+        assert_int_equal(first->paused, 0);
+        b->ops->sequence_reset(b, second);
+        assert_int_equal(slice(second, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
+        assert_int_equal(second->paused, SHORT); /* the place is free */
+        b->ops->sequence_reset(b, second);
+    }
+    b->ops->kv_release(b, hold);
+    free(bytes);
+    b->ops->sequence_free(b, first);
+    b->ops->sequence_free(b, second);
+}
+
 static void test_padding_mask(void **state)
 {
     const struct subject *subject = *state;
@@ -515,6 +616,8 @@ static int run(struct subject *subject, bool all)
         STEP_TEST(test_state, subject),
         STEP_TEST(test_threads, subject),
         STEP_TEST(test_cancel, subject),
+        STEP_TEST(test_pauses, subject),
+        STEP_TEST(test_paused, subject),
         STEP_TEST(test_padding_mask, subject),
         STEP_TEST(test_float32_a_log, subject),
         STEP_TEST(test_plan, subject),

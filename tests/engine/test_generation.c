@@ -557,10 +557,11 @@ static int fail_after;
 
 static enum status fail_chunk(struct backend *backend, struct sequence *sequence,
                               const int32_t *tokens, int n, enum prefill_output output,
-                              struct ranked *ranked, const atomic_bool *cancel, struct error *error)
+                              struct ranked *ranked, const struct interrupt *interrupt,
+                              struct error *error)
 {
     if (fail_after-- > 0)
-        return backend_ref.prefill_chunk(backend, sequence, tokens, n, output, ranked, cancel,
+        return backend_ref.prefill_chunk(backend, sequence, tokens, n, output, ranked, interrupt,
                                          error);
     sequence->broken = true;
     return error_set(error, STATUS_DEVICE, "no chunk");
@@ -623,9 +624,10 @@ static void test_cancelled(void **state)
     atomic_init(&cancel, false);
     OK(generation_new(&engine, &options, &generation, e));
     generation_start(generation, cache, sequences[0]);
-    OK(generation_read(generation, 64, &cancel, e));
+    OK(generation_read(generation, 64, &(struct interrupt){&cancel, 0}, e));
     atomic_store(&cancel, true);
-    assert_int_equal(generation_read(generation, 64, &cancel, &error), STATUS_CANCELLED);
+    assert_int_equal(generation_read(generation, 64, &(struct interrupt){&cancel, 0}, &error),
+                     STATUS_CANCELLED);
     assert_int_equal(generation_phase(generation), GENERATION_ENDED);
     assert_int_equal(generation_end(generation), GENERATION_CANCELLED);
     assert_ptr_equal(generation_finish(generation), sequences[0]);

@@ -1,6 +1,6 @@
-/* The scheduler: whatever runs beside, however often a job loses its place and whoever leaves, a
- * job gets the tokens that it gets alone, or an end that says why not. On the hashed backend, whose
- * answers anybody can foretell, and in company on the real ones. */
+/* The scheduler's order: who reads when, who waits, who leaves, and what becomes of those whose
+ * place is taken; a job gets the tokens that it gets alone, or an end that says why not. On the
+ * hashed backend, whose answers anybody can foretell. test_company.c has crowds. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,231 +13,12 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/scheduler.h"
-#include "support/hashed.h"
 #include "support/ok.h"
 #include "support/sanitized.h"
+#include "support/scheduling.h"
 #include "support/tiny.h"
 
-#define CONTEXT 1024
-#define MOST 64 /* tokens generated in these tests */
-
-static struct engine engine;
-static struct prefix_cache *cache;
-static struct scheduler *scheduler;
-
-struct set_up {
-    const struct backend_ops *ops; /* NULL: hashed */
-    int parallel, queue, mailbox;  /* 0: 4, 100, MOST */
-    int64_t kv_rows, budget;
-};
-
-static void open_engine(struct engine *opened, const struct backend_ops *ops, int n,
-                        int64_t kv_rows)
-{
-    struct engine_options options = {
-        .ops = ops, .context = CONTEXT, .n_sequences = n, .kv_rows = kv_rows};
-    OK(engine_plan(checkpoint_weights(tiny), TINY_N_VALID_IDS, &options, opened, e));
-    OK(engine_open(opened, e));
-}
-
-static void open_scheduler(struct set_up with)
-{
-    int parallel = with.parallel ? with.parallel : 4;
-    struct prefix_cache_options of_cache = {.budget = with.budget};
-    struct scheduler_options options = {.parallel = parallel,
-                                        .queue = with.queue ? with.queue : 100,
-                                        .mailbox = with.mailbox ? with.mailbox : MOST,
-                                        .chunk_seconds = 1e6}; /* chunks are cut by length alone */
-    open_engine(&engine, with.ops ? with.ops : &backend_hashed, parallel, with.kv_rows);
-    OK(prefix_cache_new(&engine, &of_cache, &cache, e));
-    OK(scheduler_new(&engine, cache, &options, &scheduler, e));
-}
-
-static struct scheduler_figures figures(void)
-{
-    struct scheduler_figures out;
-    scheduler_read_figures(scheduler, &out);
-    return out;
-}
-
-/* Whatever happened, nothing is left. */
-static void close_scheduler(double grace)
-{
-    struct kv_usage usage;
-    scheduler_stop(scheduler, grace);
-    assert_int_equal(figures().running, 0);
-    assert_int_equal(figures().queued, 0);
-    scheduler_free(scheduler);
-    prefix_cache_free(cache);
-    engine.ops->kv_usage(engine.backend, &usage);
-    assert_int_equal(usage.free, usage.pages);
-    engine_close(&engine);
-    hashed = (struct hashed){0};
-}
-
-/* ---- the gate -------------------------------------------------------------------------------- */
-
-/* Holds the engine's thread inside a step, so that tests know where it is. */
-static struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool closed, waiting;
-} gate = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static enum status wait_at_gate(const struct row *rows, int n, bool prefill, bool *broken)
-{
-    (void)rows, (void)n, (void)prefill, (void)broken;
-    pthread_mutex_lock(&gate.mutex);
-    while (gate.closed) {
-        gate.waiting = true;
-        pthread_cond_broadcast(&gate.changed);
-        pthread_cond_wait(&gate.changed, &gate.mutex);
-    }
-    gate.waiting = false;
-    pthread_mutex_unlock(&gate.mutex);
-    return STATUS_OK;
-}
-
-static void set_gate(bool closed)
-{
-    pthread_mutex_lock(&gate.mutex);
-    gate.closed = closed;
-    pthread_cond_broadcast(&gate.changed);
-    pthread_mutex_unlock(&gate.mutex);
-}
-
-static void wait_until_held(void)
-{
-    pthread_mutex_lock(&gate.mutex);
-    while (!gate.waiting)
-        pthread_cond_wait(&gate.changed, &gate.mutex);
-    pthread_mutex_unlock(&gate.mutex);
-}
-
-/* ---- jobs ------------------------------------------------------------------------------------ */
-
-/* A prompt of n tokens that `seed` decides. */
-static void fill_prompt(int32_t *prompt, int seed, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++)
-        prompt[i] = tiny_ids()[(seed * 31 + i) % 1000];
-}
-
-static struct generation_options options_for(const int32_t *prompt, int32_t n, int32_t max_tokens)
-{
-    return (struct generation_options){.prompt = prompt,
-                                       .n_prompt = n,
-                                       .sampling = {.repetition_penalty = 1, .top_p = 1},
-                                       .max_tokens = max_tokens,
-                                       .n_top = -1};
-}
-
-static struct job *submit(int seed, int32_t n, int32_t max_tokens)
-{
-    int32_t prompt[CONTEXT];
-    struct job *job;
-    fill_prompt(prompt, seed, n);
-    struct generation_options options = options_for(prompt, n, max_tokens);
-    OK(scheduler_submit(scheduler, &options, 1, &job, e));
-    return job;
-}
-
-struct result {
-    int32_t tokens[MOST];
-    int n;
-    struct job_news news;
-};
-
-/* Waits for the end of a job and frees it. */
-static struct result finish(struct job *job)
-{
-    struct result result = {.n = 0};
-    struct generated generated[MOST];
-    double limit = clock_seconds() + 300;
-    while (result.news.phase != JOB_ENDED) {
-        int n = job_wait(job, 10, generated, MOST - result.n, &result.news);
-        for (int i = 0; i < n; i++)
-            result.tokens[result.n++] = generated[i].token;
-        assert_true(clock_seconds() < limit);
-    }
-    job_free(job);
-    return result;
-}
-
-/* Waits for a phase without taking tokens. */
-static void wait_for_phase(struct job *job, enum job_phase phase)
-{
-    struct job_news news = {0};
-    double limit = clock_seconds() + 100;
-    while (news.phase < phase) {
-        job_wait(job, 0.01, NULL, 0, &news);
-        assert_true(clock_seconds() < limit);
-    }
-}
-
-static void assert_answer(const struct result *result, int seed, int32_t n_prompt, int wanted)
-{
-    int32_t tokens[CONTEXT + MOST];
-    fill_prompt(tokens, seed, n_prompt);
-    if (result->news.end == GENERATION_FAILED)
-        fail_msg("%s", result->news.error.message);
-    assert_int_equal(result->news.end, GENERATION_LENGTH);
-    assert_int_equal(result->n, wanted);
-    for (int i = 0; i < wanted; i++) {
-        tokens[n_prompt + i] = hashed_next(tokens, n_prompt + i);
-        assert_int_equal(result->tokens[i], tokens[n_prompt + i]);
-    }
-    assert_int_equal(result->news.figures.generated, wanted);
-    assert_int_equal(result->news.figures.prompt, n_prompt);
-}
-
-/* ---- company --------------------------------------------------------------------------------- */
-
 #define COMPANY 16
-
-static const struct backend_ops *ops; /* of test_company */
-
-/* 16 at once, of different lengths, and each of them alone: the same tokens. */
-static void test_company(void **state)
-{
-    (void)state;
-    struct result alone[COMPANY];
-    struct job *jobs[COMPANY];
-    int64_t tokens = 0, generated = 0;
-    const int max = SANITIZED ? 4 : 12;
-    for (int with = 0; with < 2; with++) {
-        open_scheduler((struct set_up){.ops = ops, .parallel = COMPANY, .queue = COMPANY});
-        for (int i = 0; i < COMPANY; i++) {
-            jobs[i] = submit(i, 1 + 4 * i, 1 + max - i % 4);
-            if (!with)
-                alone[i] = finish(jobs[i]);
-        }
-        for (int i = 0; i < COMPANY && with; i++) {
-            struct result result = finish(jobs[i]);
-            assert_int_equal(result.news.end, GENERATION_LENGTH);
-            assert_int_equal(result.n, 1 + max - i % 4);
-            assert_int_equal(result.n, alone[i].n);
-            assert_memory_equal(result.tokens, alone[i].tokens, (size_t)result.n * 4);
-            tokens += 1 + 4 * i;
-            generated += result.n;
-        }
-        struct scheduler_figures now = figures();
-        if (with) {
-            assert_true(now.most_rows > 1 && now.most_rows <= COMPANY);
-            assert_int_equal(now.read + now.cached, tokens);
-            assert_int_equal(now.drawn, generated);
-            assert_int_equal(now.rows, generated - COMPANY); /* the last one is not read */
-            assert_true(now.steps < now.rows);
-        } else {
-            assert_int_equal(now.most_rows, 1);
-            assert_int_equal(now.steps, now.rows);
-        }
-        assert_int_equal(now.suspended, 0);
-        assert_int_equal(now.failed_steps, 0);
-        close_scheduler(1);
-    }
-}
 
 /* All rows of 16 jobs come together, and the figures say so. */
 static void test_rows(void **state)
@@ -389,6 +170,34 @@ static void test_short_behind_long(void **state)
     assert_int_equal(chunks.lengths[1], 0); /* the short one's */
     assert_int_equal(chunks.lengths[2], 64);
     assert_true(b.news.figures.end < a.news.figures.first);
+    close_scheduler(0);
+}
+
+/* Others decode between the slices of a chunk, and a second prompt is read beside it. */
+static void test_slices(void **state)
+{
+    (void)state;
+    chunks.n = 0;
+    hashed.on_step = note_chunk;
+    set_gate(true);
+    open_scheduler((struct set_up){.slices = 10});
+    struct job *answer = submit(1, 5, 20);
+    wait_until_held();
+    struct job *long_one = submit(2, 3 * 64, 4);
+    set_gate(false);
+    struct result a = finish(answer), b = finish(long_one);
+    assert_answer(&a, 1, 5, 20);
+    assert_answer(&b, 2, 3 * 64, 4);
+    assert_int_equal(chunks.n, 4);
+    assert_true(a.news.figures.end < b.news.figures.first); /* 30 slices, 20 tokens */
+
+    hashed.on_step = NULL;
+    long_one = submit(3, 8 * 64, 4);
+    struct job *second = submit(4, 5 * 64, 4);
+    a = finish(second);
+    b = finish(long_one);
+    assert_answer(&a, 4, 5 * 64, 4);
+    assert_answer(&b, 3, 8 * 64, 4);
     close_scheduler(0);
 }
 
@@ -715,106 +524,6 @@ static void test_stopped(void **state)
     hashed = (struct hashed){0};
 }
 
-/* ---- many clients ---------------------------------------------------------------------------- */
-
-struct client {
-    pthread_t thread;
-    uint32_t random;
-    double until;
-    int ended, wrong, busy;
-};
-
-static int random_below(struct client *client, int n)
-{
-    client->random = client->random * 1664525u + 1013904223u;
-    return (int)(client->random >> 16) % n;
-}
-
-/* No cmocka asserts here: they belong to the main thread. */
-static bool is_right(const struct result *result, int seed, int32_t n)
-{
-    int32_t tokens[CONTEXT + MOST];
-    fill_prompt(tokens, seed, n);
-    for (int i = 0; i < result->n; i++)
-        if ((tokens[n + i] = hashed_next(tokens, n + i)) != result->tokens[i])
-            return false;
-    return true;
-}
-
-/* One request, to its end or to a moment at which it loses interest. */
-static void make_request(struct client *client)
-{
-    int32_t prompt[CONTEXT];
-    struct generated generated[MOST];
-    struct result result = {.n = 0};
-    struct job *job;
-    int seed = random_below(client, 6), n = 1 + random_below(client, 400);
-    int wanted = random_below(client, 40), interest = random_below(client, 60);
-    fill_prompt(prompt, seed, n);
-    struct generation_options options = options_for(prompt, n, wanted);
-    prefix_places_add(&options.places, n / 2, PREFIX_SYSTEM);
-    prefix_places_add(&options.places, n - 1, PREFIX_PROMPT);
-    if (scheduler_submit(scheduler, &options, 1, &job, NULL) != STATUS_OK) {
-        client->busy++;
-        return;
-    }
-    while (result.news.phase != JOB_ENDED && result.n <= interest) {
-        int taken = job_wait(job, 0.05, generated, 1 + random_below(client, 4), &result.news);
-        for (int i = 0; i < taken; i++)
-            result.tokens[result.n++] = generated[i].token;
-    }
-    bool whole = result.news.phase == JOB_ENDED;
-    client->ended += whole;
-    client->wrong += !is_right(&result, seed, n) ||
-                     (whole && (result.news.end != GENERATION_LENGTH || result.n != wanted));
-    job_free(job);
-}
-
-static void *run_client(void *context)
-{
-    struct client *client = context;
-    while (clock_seconds() < client->until)
-        make_request(client);
-    return NULL;
-}
-
-static atomic_int moody_steps;
-
-/* Now and then a step of several rows fails, and breaks its sequences. */
-static enum status fail_sometimes(const struct row *rows, int n, bool prefill, bool *broken)
-{
-    (void)rows;
-    *broken = true;
-    return !prefill && n > 1 && atomic_fetch_add(&moody_steps, 1) % 50 == 49 ? STATUS_DEVICE
-                                                                             : STATUS_OK;
-}
-
-static void test_many_clients(void **state)
-{
-    (void)state;
-    struct client clients[8];
-    int ended = 0;
-    hashed.on_step = fail_sometimes;
-    open_scheduler(
-        (struct set_up){.parallel = 4, .queue = 3, .kv_rows = 6 * 256, .budget = 1 << 14});
-    for (int i = 0; i < 8; i++) {
-        clients[i] = (struct client){.random = (uint32_t)i, .until = clock_seconds() + 3};
-        assert_int_equal(pthread_create(&clients[i].thread, NULL, run_client, &clients[i]), 0);
-    }
-    for (int i = 0; i < 8; i++) {
-        pthread_join(clients[i].thread, NULL);
-        assert_int_equal(clients[i].wrong, 0);
-        ended += clients[i].ended;
-    }
-    assert_true(ended > 0);
-    struct scheduler_figures now = figures();
-    assert_true(now.cached > 0 && now.cache.used <= now.cache.budget);
-    print_message("%d jobs ended, %lld suspensions, %lld failed steps, %lld evictions\n", ended,
-                  (long long)now.suspended, (long long)now.failed_steps,
-                  (long long)now.cache.evictions);
-    close_scheduler(10);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -823,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_queue_limit),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_short_behind_long),
+        cmocka_unit_test(test_slices),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_one_call),
         cmocka_unit_test(test_cancelled),
@@ -833,14 +543,6 @@ int main(void)
         cmocka_unit_test(test_rows_run_out),
         cmocka_unit_test(test_never_enough_rows),
         cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_many_clients),
     };
-    const struct CMUnitTest company[] = {cmocka_unit_test(test_company)};
-    int failed = cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
-    for (int i = 0; backends[i]; i++) {
-        ops = backends[i];
-        if (!SANITIZED || ops != &backend_ref)
-            failed |= cmocka_run_group_tests_name(ops->name, company, tiny_setup, tiny_teardown);
-    }
-    return failed;
+    return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

@@ -140,7 +140,7 @@ static int run(const char *model, sigset_t *set)
                     .ops = &backend_replay,
                     .wishes = {.context = 4096, .parallel = 4, .cache_bytes = 16 << 20},
                     .queue = 16,
-                    .chunk_seconds = 0.5,
+                    .chunk_seconds = 0.25,
                     .log = print_line},
         .host = "127.0.0.1",
         .log = &lines,

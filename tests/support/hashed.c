@@ -18,6 +18,8 @@ struct hashed_backend {
     int32_t context;
     int32_t *rows;             /* [pages][KV_PAGE] the tokens read */
     int32_t next[HASHED_ROWS]; /* that the last step answered with */
+    struct sequence *paused;   /* whose chunk has paused, while its `paused` is set */
+    int slice, slices;         /* of it, done and in all */
 };
 
 struct hashed_sequence {
@@ -71,10 +73,12 @@ static enum status hashed_open(const struct backend_options *options, struct bac
     struct hashed_backend *b = calloc(1, sizeof *b);
     if (!b)
         return error_no_memory(error, "hashed");
-    b->base = (struct backend){
-        &backend_hashed,
-        {.max_rows = HASHED_ROWS, .max_chunk = hashed.max_chunk ? hashed.max_chunk : 64},
-        &b->kv};
+    b->base = (struct backend){&backend_hashed,
+                               {.max_rows = HASHED_ROWS,
+                                .max_chunk = hashed.max_chunk ? hashed.max_chunk : 64,
+                                .pauses = hashed.slices > 1},
+                               &b->kv};
+    b->slices = hashed.slices;
     b->shape = options->weights->shape;
     b->context = options->context;
     b->rows = calloc((size_t)kv_pool_pages(options) * KV_PAGE, sizeof *b->rows);
@@ -96,7 +100,10 @@ static void hashed_sequence_reset(struct backend *backend, struct sequence *sequ
 
 static void hashed_sequence_free(struct backend *backend, struct sequence *sequence)
 {
+    struct hashed_backend *b = (struct hashed_backend *)backend;
     struct hashed_sequence *q = (struct hashed_sequence *)sequence;
+    if (b->paused == sequence)
+        b->paused = NULL;
     if (q)
         kv_sequence_clear(backend->kv, &q->kv);
     free(q);
@@ -177,21 +184,35 @@ static enum status step(struct hashed_backend *b, const struct row *rows, int n,
 
 static enum status hashed_prefill_chunk(struct backend *backend, struct sequence *sequence,
                                         const int32_t *tokens, int n, enum prefill_output output,
-                                        struct ranked *ranked, const atomic_bool *cancel,
+                                        struct ranked *ranked, const struct interrupt *interrupt,
                                         struct error *error)
 {
+    struct hashed_backend *b = (struct hashed_backend *)backend;
     struct row rows[1024];
     int most = output == PREFILL_ALL ? backend->limits.max_rows : backend->limits.max_chunk;
     if (n < 1 || n > most)
         return error_set(error, STATUS_INVALID, "a chunk of %d tokens, wanted 1 to %d", n, most);
     for (int i = 0; i < n; i++)
         rows[i] = (struct row){sequence, tokens[i]};
-    if (cancel && atomic_load(cancel)) {
+    if (interrupt && interrupt->cancel && atomic_load(interrupt->cancel)) {
         sequence->broken = true;
+        sequence->paused = 0;
         return error_set(error, STATUS_CANCELLED, "cancelled");
     }
-    return step((struct hashed_backend *)backend, rows, n, output == PREFILL_ALL ? 0 : n - 1, true,
-                ranked, error);
+    if (sequence->paused > 0 && sequence->paused != n)
+        return error_set(error, STATUS_INVALID, "a chunk of %d tokens, paused: %d", n,
+                         sequence->paused);
+    bool taken = b->paused && b->paused != sequence && b->paused->paused > 0;
+    if (backend->limits.pauses && interrupt && interrupt->pause_at > 0 && !taken &&
+        output != PREFILL_ALL) {
+        b->slice = sequence->paused > 0 ? b->slice + 1 : 1;
+        b->paused = sequence;
+        sequence->broken = b->slice < b->slices;
+        sequence->paused = sequence->broken ? n : 0;
+        if (sequence->broken)
+            return STATUS_OK;
+    }
+    return step(b, rows, n, output == PREFILL_ALL ? 0 : n - 1, true, ranked, error);
 }
 
 static enum status hashed_decode_step(struct backend *backend, const struct row *rows, int n,

@@ -13,6 +13,7 @@ extern const struct backend_ops backend_hashed;
 /* May be changed while no step is under way. */
 extern struct hashed {
     int max_chunk; /* 0: 64; as of open */
+    int slices;    /* > 1: chunks pause until the last of so many calls; as of open */
     /* Called in each step before anything happens, on the engine's thread; may be NULL. Another
      * status than STATUS_OK fails the step; with `broken` set also the rows' sequences. */
     enum status (*on_step)(const struct row *rows, int n, bool prefill, bool *broken);

@@ -137,12 +137,12 @@ static void answer(struct replay_backend *b, int row, const struct sequence *seq
 
 static enum status replay_prefill_chunk(struct backend *backend, struct sequence *sequence,
                                         const int32_t *tokens, int n, enum prefill_output output,
-                                        struct ranked *ranked, const atomic_bool *cancel,
+                                        struct ranked *ranked, const struct interrupt *interrupt,
                                         struct error *error)
 {
     struct replay_sequence *q = (struct replay_sequence *)sequence;
     (void)output;
-    if (cancel && atomic_load(cancel))
+    if (interrupt && interrupt->cancel && atomic_load(interrupt->cancel))
         return error_set(error, STATUS_CANCELLED, "cancelled");
     for (int i = 0; i < n; i++) {
         struct row row = {sequence, tokens[i]};

@@ -61,6 +61,13 @@ struct cpu_layer {
     float *norm;                                       /* [value_head_dim] */
 };
 
+/* The chunk that paused: valid while its sequence's `paused` is set. */
+struct paused_chunk {
+    struct cpu_sequence *sequence; /* NULL: none was, or it was freed */
+    int layer;                     /* that comes next */
+    float *h; /* [rows][hidden] its residual stream, while another's is in b->h */
+};
+
 struct cpu_backend {
     struct backend base;
     const struct weights *weights;
@@ -78,6 +85,7 @@ struct cpu_backend {
 
     /* the step under way */
     int n, n_runs, n_outputs;
+    struct paused_chunk paused;
 
     /* workspace; rows = tokens of the step */
     struct row *rows;           /* [rows] of a chunk */
@@ -189,7 +197,7 @@ enum status cpu_kv_write(struct backend *backend, struct sequence *sequence, int
 
 enum status cpu_prefill_chunk(struct backend *backend, struct sequence *sequence,
                               const int32_t *tokens, int n, enum prefill_output output,
-                              struct ranked *ranked, const atomic_bool *cancel,
+                              struct ranked *ranked, const struct interrupt *interrupt,
                               struct error *error);
 enum status cpu_decode_step(struct backend *backend, const struct row *rows, int n,
                             struct ranked *ranked, struct error *error);

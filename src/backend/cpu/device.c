@@ -55,6 +55,7 @@ static void workspace(struct cpu_backend *b, struct buffers *buffers)
     add(buffers, &b->runs, rows, sizeof *b->runs);
     add(buffers, &b->positions, rows, sizeof *b->positions);
     add(buffers, &b->h, rows * s->hidden_size, sizeof *b->h);
+    add(buffers, &b->paused.h, rows * s->hidden_size, sizeof *b->paused.h);
     add(buffers, &b->x, rows * s->hidden_size, sizeof *b->x);
     add_activations(buffers, &b->x_codes, rows, s->hidden_size);
     add(buffers, &b->mixed, 2 * rows * s->hidden_size, sizeof *b->mixed);
@@ -241,8 +242,8 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (!b)
         return error_no_memory(error, "the cpu backend");
     const struct shape *s = options->weights->shape;
-    b->base =
-        (struct backend){&backend_cpu, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK}, &b->kv};
+    b->base = (struct backend){
+        &backend_cpu, {.max_rows = MAX_ROWS, .max_chunk = MAX_CHUNK, .pauses = true}, &b->kv};
     b->weights = options->weights;
     b->shape = s;
     b->n_valid_ids = options->n_valid_ids;

@@ -193,6 +193,8 @@ void cpu_sequence_free(struct backend *backend, struct sequence *sequence)
         return;
     struct cpu_backend *b = (struct cpu_backend *)backend;
     b->n_open--;
+    if (b->paused.sequence == q)
+        b->paused.sequence = NULL;
     kv_sequence_clear(&b->kv, &q->kv);
     free(q->conv_state);
     free(q->recurrent_state);

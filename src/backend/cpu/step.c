@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/clock.h"
 #include "model/quant.h"
 
 __attribute__((format(printf, 5, 6))) static void show(const struct cpu_backend *b,
@@ -33,6 +34,19 @@ struct rows {
     const float *weight; /* of a norm */
 };
 
+static void rotate_row(void *context, int row, int thread)
+{
+    (void)thread;
+    struct cpu_backend *b = context;
+    int half = b->shape->rotary_dims / 2;
+    float *cosines = b->rope + (int64_t)row * b->shape->rotary_dims;
+    for (int i = 0; i < half; i++) {
+        double angle = b->positions[row] * b->rope_frequency[i];
+        cosines[i] = (float)cos(angle);
+        cosines[half + i] = (float)sin(angle);
+    }
+}
+
 static void embed_row(void *context, int row, int thread)
 {
     (void)thread;
@@ -41,13 +55,6 @@ static void embed_row(void *context, int row, int thread)
     const struct shape *s = b->shape;
     quant_row_load(&b->weights->embed_tokens, 0, all->rows[row].token,
                    b->h + (int64_t)row * s->hidden_size);
-    int half = s->rotary_dims / 2;
-    float *cosines = b->rope + (int64_t)row * s->rotary_dims;
-    for (int i = 0; i < half; i++) {
-        double angle = b->positions[row] * b->rope_frequency[i];
-        cosines[i] = (float)cos(angle);
-        cosines[half + i] = (float)sin(angle);
-    }
 }
 
 static void norm_row(void *context, int row, int thread)
@@ -83,24 +90,40 @@ static void find_runs(struct cpu_backend *b, const struct row *rows)
     }
 }
 
-static enum status layers(struct cpu_backend *b, const atomic_bool *cancel, struct error *error)
+/* Whether one more layer, if it takes as long as the last one, would end too late. */
+static bool should_pause(double pause_at, double *last)
+{
+    double now = clock_seconds(), layer = now - *last;
+    *last = now;
+    return now + layer > pause_at;
+}
+
+/* Layers from *layer on; sets it to the next one where they paused. */
+static enum status layers(struct cpu_backend *b, int *layer, const struct interrupt *interrupt,
+                          struct error *error)
 {
     const struct shape *s = b->shape;
-    int hidden = s->hidden_size, n_attention = 0, n_deltanet = 0;
+    int hidden = s->hidden_size, n_attention = 0, n_deltanet = 0, first = *layer;
+    double last = interrupt->pause_at > 0 ? clock_seconds() : 0;
     for (int i = 0; i < s->num_hidden_layers; i++) {
-        if (cancel && atomic_load_explicit(cancel, memory_order_relaxed))
+        bool attends = shape_is_full_attention(s, i);
+        int index = attends ? n_attention++ : n_deltanet++;
+        if (i < first)
+            continue;
+        *layer = i;
+        if (interrupt->cancel && atomic_load_explicit(interrupt->cancel, memory_order_relaxed))
             return error_set(error, STATUS_CANCELLED, "cancelled");
+        if (i > first && interrupt->pause_at > 0 && should_pause(interrupt->pause_at, &last))
+            return STATUS_OK;
         norm_rows(b, b->layers[i].input_layernorm);
-        if (shape_is_full_attention(s, i)) {
-            cpu_attention(b, i, n_attention++);
+        if (attends) {
+            cpu_attention(b, i, index);
         } else {
-            cpu_deltanet(b, i, n_deltanet);
+            cpu_deltanet(b, i, index);
             show(b,
-                 b->runs[b->n_runs - 1].sequence->recurrent_state +
-                     n_deltanet * cpu_recurrent_size(s),
+                 b->runs[b->n_runs - 1].sequence->recurrent_state + index * cpu_recurrent_size(s),
                  (int64_t)s->linear_num_value_heads * LINEAR_HEAD_DIM, LINEAR_HEAD_DIM,
                  "layer.%d.recurrent_state", i);
-            n_deltanet++;
         }
         show(b, b->h, b->n, hidden, "layer.%d.mixed", i);
         norm_rows(b, b->layers[i].post_attention_layernorm);
@@ -108,29 +131,66 @@ static enum status layers(struct cpu_backend *b, const atomic_bool *cancel, stru
         show(b, b->router, b->n, s->num_experts, "layer.%d.router", i);
         show(b, b->h, b->n, hidden, "layer.%d", i);
     }
+    *layer = s->num_hidden_layers;
     return STATUS_OK;
 }
 
-/* Checks that the step can be done; the sequences are broken while it is under way. */
-static enum status step(struct cpu_backend *b, const struct row *rows, int n, int max_rows,
-                        int first_output, struct ranked *ranked, const atomic_bool *cancel,
-                        struct error *error)
+/* Checks that a step can be done and begins it: the sequences are broken until its end. */
+static enum status begin(struct cpu_backend *b, const struct row *rows, int n, int max_rows,
+                         struct error *error)
 {
     enum status status = step_check(b->shape, rows, n, max_rows, b->positions, error);
-    if (status != STATUS_OK)
-        return status;
-    status = kv_step_begin(&b->base, rows, n, b->positions, error);
-    if (status != STATUS_OK)
-        return status;
+    if (status == STATUS_OK)
+        status = kv_step_begin(&b->base, rows, n, b->positions, error);
+    return status;
+}
+
+static void swap_streams(struct cpu_backend *b)
+{
+    float *h = b->h;
+    b->h = b->paused.h;
+    b->paused.h = h;
+}
+
+/* Goes on with the chunk that paused; *layer: the one that comes next. */
+static enum status resume(struct cpu_backend *b, struct sequence *sequence, int n,
+                          enum prefill_output output, int *layer, struct error *error)
+{
+    if (n != sequence->paused || output != PREFILL_LAST)
+        return error_set(error, STATUS_INVALID, "a chunk of %d tokens, but one of %d has paused", n,
+                         sequence->paused);
+    for (int r = 0; r < n; r++)
+        b->positions[r] = sequence->position + r;
+    sequence->paused = 0;
+    *layer = b->paused.layer;
+    swap_streams(b);
+    return STATUS_OK;
+}
+
+/* A step that has begun, from a layer on: to its end, or to where it pauses. */
+static enum status advance(struct cpu_backend *b, const struct row *rows, int n, int layer,
+                           int first_output, struct ranked *ranked,
+                           const struct interrupt *interrupt, struct error *error)
+{
+    struct rows all = {.b = b, .rows = rows};
     b->n = n;
     b->n_outputs = 0;
     find_runs(b, rows);
-    struct rows all = {.b = b, .rows = rows};
-    cpu_run(b, embed_row, &all, n);
-    show(b, b->h, n, b->shape->hidden_size, "embed");
-    status = layers(b, cancel, error);
+    cpu_run(b, rotate_row, b, n);
+    if (layer == 0) {
+        cpu_run(b, embed_row, &all, n);
+        show(b, b->h, n, b->shape->hidden_size, "embed");
+    }
+    enum status status = layers(b, &layer, interrupt, error);
     if (status != STATUS_OK)
         return status;
+    if (layer < b->shape->num_hidden_layers) {
+        rows[0].sequence->paused = n;
+        b->paused.sequence = (struct cpu_sequence *)rows[0].sequence;
+        b->paused.layer = layer;
+        swap_streams(b);
+        return STATUS_OK;
+    }
     norm_rows(b, b->norm);
     show(b, b->x, n, b->shape->hidden_size, "norm");
     status = cpu_head(b, first_output, n - first_output, ranked, error);
@@ -144,17 +204,30 @@ static enum status step(struct cpu_backend *b, const struct row *rows, int n, in
 
 enum status cpu_prefill_chunk(struct backend *backend, struct sequence *sequence,
                               const int32_t *tokens, int n, enum prefill_output output,
-                              struct ranked *ranked, const atomic_bool *cancel, struct error *error)
+                              struct ranked *ranked, const struct interrupt *interrupt,
+                              struct error *error)
 {
     struct cpu_backend *b = (struct cpu_backend *)backend;
-    int max_rows = output == PREFILL_ALL ? MAX_ROWS : MAX_CHUNK;
-    for (int r = 0; n <= max_rows && r < n; r++) /* else step refuses n before it looks */
+    struct interrupt until = interrupt ? *interrupt : (struct interrupt){0};
+    int max_rows = output == PREFILL_ALL ? MAX_ROWS : MAX_CHUNK, layer = 0;
+    for (int r = 0; n <= max_rows && r < n; r++) /* else begin refuses n before it looks */
         b->rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
-    return step(b, b->rows, n, max_rows, output == PREFILL_ALL ? 0 : n - 1, ranked, cancel, error);
+    enum status status = sequence->paused > 0 ? resume(b, sequence, n, output, &layer, error)
+                                              : begin(b, b->rows, n, max_rows, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct cpu_sequence *other = b->paused.sequence;
+    if (output == PREFILL_ALL || (other && other->kv.base.paused > 0))
+        until.pause_at = 0;
+    return advance(b, b->rows, n, layer, output == PREFILL_ALL ? 0 : n - 1, ranked, &until, error);
 }
 
 enum status cpu_decode_step(struct backend *backend, const struct row *rows, int n,
                             struct ranked *ranked, struct error *error)
 {
-    return step((struct cpu_backend *)backend, rows, n, MAX_ROWS, 0, ranked, NULL, error);
+    struct cpu_backend *b = (struct cpu_backend *)backend;
+    enum status status = begin(b, rows, n, MAX_ROWS, error);
+    if (status != STATUS_OK)
+        return status;
+    return advance(b, rows, n, 0, 0, ranked, &(struct interrupt){0}, error);
 }

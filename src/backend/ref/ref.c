@@ -426,13 +426,14 @@ static enum status step(struct ref_backend *b, const struct row *rows, int n, in
 
 enum status ref_prefill_chunk(struct backend *backend, struct sequence *sequence,
                               const int32_t *tokens, int n, enum prefill_output output,
-                              struct ranked *ranked, const atomic_bool *cancel, struct error *error)
+                              struct ranked *ranked, const struct interrupt *interrupt,
+                              struct error *error)
 {
     struct row rows[MAX_CHUNK];
     for (int r = 0; r < n && r < MAX_CHUNK; r++)
         rows[r] = (struct row){.sequence = sequence, .token = tokens[r]};
     return step((struct ref_backend *)backend, rows, n, output == PREFILL_ALL ? 0 : n - 1, ranked,
-                cancel, error);
+                interrupt ? interrupt->cancel : NULL, error);
 }
 
 enum status ref_decode_step(struct backend *backend, const struct row *rows, int n,

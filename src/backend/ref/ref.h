@@ -46,7 +46,7 @@ int64_t ref_recurrent_size(const struct shape *shape);
 
 enum status ref_prefill_chunk(struct backend *backend, struct sequence *sequence,
                               const int32_t *tokens, int n, enum prefill_output output,
-                              struct ranked *ranked, const atomic_bool *cancel,
+                              struct ranked *ranked, const struct interrupt *interrupt,
                               struct error *error);
 enum status ref_decode_step(struct backend *backend, const struct row *rows, int n,
                             struct ranked *ranked, struct error *error);
