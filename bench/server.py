@@ -213,7 +213,7 @@ def measure_chunks(rounds):
                 server.chat([{"role": "user", "content": TEXT * 5}], max_tokens=1)
                 times[chunk].append(first_token(long_one()))
                 with concurrent.futures.ThreadPoolExecutor() as pool:
-                    stream = pool.submit(server.stream, 1, 60)
+                    stream = pool.submit(server.stream, 1, 4000 if model == TINY else 60)
                     time.sleep(1)
                     answer = long_one()
                     gaps[chunk].append(stream.result()["gap_max_ms"])
