@@ -107,9 +107,6 @@ const char *http_peer(const struct http_exchange *exchange); /* "127.0.0.1:50312
 /* Whether the client has left, or the server cuts what still runs. Any thread, until the answer is
  * given or, for a stream, until its release. Costs one system call. */
 bool http_client_gone(struct http_exchange *exchange);
-/* Cuts the connection, whatever it does: for a stream whose client reads too slowly. Any thread,
- * until the stream's release. */
-void http_cut(struct http_exchange *exchange);
 
 /* ---- the answer; in the handler only --------------------------------------------------------- */
 

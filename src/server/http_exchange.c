@@ -53,12 +53,6 @@ bool http_client_gone(struct http_exchange *exchange)
     return atomic_load(&exchange->gone);
 }
 
-void http_cut(struct http_exchange *exchange)
-{
-    atomic_store(&exchange->gone, true);
-    shutdown(exchange->connection->fd, SHUT_RDWR);
-}
-
 /* ---- the beginning --------------------------------------------------------------------------- */
 
 static bool is_short_and_printable(const char *id)

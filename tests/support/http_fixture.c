@@ -68,11 +68,10 @@ static void block(void *context, struct http_exchange *exchange)
 
 /* The body: "count N" gives N numbered lines, "pace N" one every 20 ms; "silent" nothing, ever;
  * "flood" 4 KB at each call, for ever; "first" one line, then nothing; "empty" ends at once; "fail"
- * runs out of memory; "cut" is cut by the server after a line. */
+ * runs out of memory. */
 struct stream {
     char what[16];
     unsigned n, done;
-    struct http_exchange *exchange;
 };
 
 static enum http_more produce(void *context, struct bytes *out)
@@ -96,8 +95,6 @@ static enum http_more produce(void *context, struct bytes *out)
         out->failed = true;
     } else if (strcmp(stream->what, "silent") != 0 && stream->done++ == 0) {
         bytes_append_text(out, "line\n");
-    } else if (strcmp(stream->what, "cut") == 0) {
-        http_cut(stream->exchange);
     } else {
         usleep(100000);
     }
@@ -120,7 +117,6 @@ static void begin_stream(void *context, struct http_exchange *exchange)
     size_t length;
     (void)context;
     sscanf(http_body(exchange, &length), "%15s %u", stream->what, &stream->n);
-    stream->exchange = exchange;
     http_stream(exchange, "text/event-stream", produce, stream, end_stream);
 }
 
