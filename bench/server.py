@@ -19,7 +19,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import re
 import shutil
 import statistics
 import subprocess
@@ -28,40 +27,17 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-CALLA, CLIENTS = ROOT / "build/calla", ROOT / "build/bench/stream_clients"
-TINY = ROOT / "models/tiny"
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "e2e"))
+from serve_process import CALLA, ROOT, TINY, ServeProcess
+
+CLIENTS = ROOT / "build/bench/stream_clients"
 model = TINY
 TEXT = "Tell me everything that you know about hot and cold water in the north of the country."
 
 
-class Server:
-    """calla serve on a free port."""
-
+class Server(ServeProcess):
     def __init__(self, *options):
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([CALLA, "serve", model, "--port", "0", *map(str, options)],
-                                        stderr=self.log, cwd=ROOT)
-        while "ready after" not in self.text():
-            if self.process.poll() is not None:
-                sys.exit(self.text())
-            time.sleep(0.02)
-        self.port = int(re.search(r"listening on http://[^ ]*:(\d+)", self.text())[1])
-
-    def text(self):
-        self.log.seek(0)
-        return self.log.read()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-
-    def metric(self, name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
-            return float(re.search(rf"^{name} (\S+)$", answer.read().decode(), re.M)[1])
+        super().__init__(*options, model=model)
 
     def chat(self, messages, **fields):
         body = {"model": model.name, "messages": messages, "temperature": 0, "enable_thinking": False,
@@ -90,13 +66,12 @@ class Server:
 
     def processor_seconds(self):
         """Of all threads, and of the engine's."""
-        every = engine = 0
+        engine = 0
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
             fields = rest.split()
-            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            every += seconds
-            engine += seconds if name in ("calla-engine", "calla-worker") else 0
+            if name in ("calla-engine", "calla-worker"):
+                engine += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         total = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(total[11]) + int(total[12])) / os.sysconf("SC_CLK_TCK"), engine
 
@@ -153,7 +128,7 @@ def measure_clients(rounds):
             many.append(result["tokens_per_second"])
             gaps.append(result["gap_p99_ms"])
             rows.append(bench("--rows", 16, "--depth", 200, "--decode", 400))
-        most = server.metric("calla_decode_rows_max")
+        most = server.gauge("decode_rows_max")
     print(f"clients: one {spread(one)} tok/s, 16 {spread(many)} tok/s: {ratio(many, one)} times "
           f"(bar 2); bench --rows 16 {spread(rows)} tok/s: {ratio(many, rows)} (bar 0.90); "
           f"rows of a step at most {most:.0f} (bar 16); p99 gap {spread(gaps)} ms")

@@ -2,14 +2,11 @@
 
 import json
 import os
-import pathlib
 import subprocess
 
 import pytest
+from serve_process import CALLA, ROOT, TINY
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CALLA = pathlib.Path(os.environ.get("CALLA", ROOT / "build" / "calla")).resolve()
-TINY = ROOT / "models" / "tiny"
 REFERENCE = TINY / "reference"
 
 

@@ -1,113 +1,26 @@
-"""A running `calla serve`, and a client over a bare socket that sends what no SDK would."""
+"""A client over a bare socket that sends what no SDK would."""
 
 import contextlib
 import json
-import os
-import pathlib
 import re
-import signal
 import socket
 import struct
-import subprocess
-import tempfile
-import time
 
-from conftest import CALLA, ROOT, TINY
-from support import default_signals
+from serve_process import ServeProcess
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 
 
-def wait_for(condition, seconds, what="it"):
-    """The first true value of condition(); how long it took matters to some callers."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.01)
+class Server(ServeProcess):
+    """With a log in JSON, unless told otherwise."""
 
-
-class Server:
-    """calla serve on a free port, its log in a file. Use it with `with`: it must end in order."""
-
-    def __init__(self, *options, model=TINY, program=CALLA, ready=True, shell="", env=None, log="json"):
-        self.log_path = pathlib.Path(tempfile.mkstemp(prefix="calla-serve-", suffix=".log")[1])
-        command = [str(program), "serve", str(model), "--port", "0", "--log", log, *map(str, options)]
-        if shell:  # such as "ulimit -n 64"
-            command = ["bash", "-c", f'{shell} && exec "$@"', "bash", *command]
-        with open(self.log_path, "wb") as sink:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=sink, preexec_fn=default_signals, env={**os.environ, **(env or {})})
-        self.pid = self.process.pid
-        self.port = int(self.wait_log(r"^listening on http://\S+:(\d+)$")[1])
-        if ready:
-            self.wait_log(r"^ready after", 60)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *problem):
-        try:
-            if self.process.poll() is None:
-                code = self.stop()
-                assert problem[0] or code == 0, (code, self.log())
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
-            if problem[0]:
-                print(self.log()[-4000:])
-            self.log_path.unlink()
-
-    def stop(self, number=signal.SIGTERM, timeout=60):
-        """Sends a signal and gives the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(timeout)
-
-    # ---- what it says of itself
-
-    def log(self):
-        return self.log_path.read_text(encoding="utf-8")
-
-    def wait_log(self, pattern, seconds=10):
-        def look():
-            assert self.process.poll() is None or re.search(pattern, self.log(), re.M), self.log()
-            return re.search(pattern, self.log(), re.M)
-        return wait_for(look, seconds, f"{pattern} in the log")
+    def __init__(self, *options, log="json", **more):
+        super().__init__("--log", log, *options, **more)
 
     def records(self):
         """The JSON lines of requests."""
-        return [json.loads(line) for line in self.log().split("\n") if line.startswith("{")]
-
-    def metrics(self, **headers):
-        text = self.ask("GET", "/metrics", **headers).body.decode()
-        values = {}
-        for line in text.split("\n"):
-            if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                values[name] = float(value)
-        return values
-
-    def gauge(self, name):
-        return self.metrics()[f"calla_{name}"]
-
-    def is_idle(self):
-        values = self.metrics()
-        return values["calla_requests_running"] == 0 and values["calla_requests_queued"] == 0
-
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def threads(self):
-        return len(os.listdir(f"/proc/{self.pid}/task"))
-
-    def resident(self):
-        """Bytes."""
-        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{self.pid}/status").read_text())[1]) << 10
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
 
     # ---- talking to it
 

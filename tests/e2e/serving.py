@@ -2,13 +2,10 @@
 
 import http.client
 import json
-import re
-import threading
-import time
+import subprocess
 
 import pytest
-from conftest import CALLA, TINY
-from support import start
+from serve_process import CALLA, ServeProcess, wait_for
 
 openai = pytest.importorskip("openai", reason="the openai package is not in .venv")
 
@@ -72,55 +69,8 @@ class Reply:
         return error
 
 
-class Server:
-    """A server on a free port; a context manager. It must end with exit code 0."""
-
-    def __init__(self, *options, model=TINY, program=CALLA, **popen):
-        command = ("serve", model, "--port", 0) if program == CALLA else (model,)
-        self.process = start(*command, *options, program=program, **popen)
-        self.lines, self.news = [], threading.Condition()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-        self.url = self.wait_line(r"listening on (http://\S+)")[1]
-        self.host, self.port = re.match(r"http://(.*):(\d+)", self.url).groups()
-        self.wait_line(r"ready after")
-
-    def _read(self):
-        for line in self.process.stderr:
-            with self.news:
-                self.lines.append(line.decode().rstrip("\n"))
-                self.news.notify_all()
-        with self.news:
-            self.lines.append(None)
-            self.news.notify_all()
-
-    def wait_line(self, pattern, since=0, seconds=60):
-        """The first line on stderr, from number `since` on, that matches."""
-        end = time.monotonic() + seconds
-        with self.news:
-            while True:
-                for line in self.lines[since:]:
-                    match = line is not None and re.search(pattern, line)
-                    if match:
-                        return match
-                left = end - time.monotonic()
-                assert None not in self.lines and left > 0, (pattern, self.lines)
-                self.news.wait(left)
-
-    def close(self):
-        self.process.terminate()
-        code = self.process.wait(60)
-        self.reader.join()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream:
-                stream.close()
-        assert code == 0, self.lines[-20:]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+class Server(ServeProcess):
+    """With the official SDK, and a client that holds answers to their form."""
 
     # ---- clients ---------------------------------------------------------------------------------
 
@@ -135,7 +85,7 @@ class Server:
 
     def send(self, method, path, body=None, headers=()):
         """A connection that has sent a request, and its response with the headers read."""
-        connection = http.client.HTTPConnection(self.host, int(self.port), timeout=120)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         if body is not None and not isinstance(body, (str, bytes)):
             body = json.dumps(body)
         if isinstance(body, str):
@@ -199,31 +149,16 @@ class Server:
         assert reply.status == 200, reply.text
         return reply.json["tokens"]
 
-    def metrics(self):
-        """Names, with their labels, to numbers."""
-        values = {}
-        for line in self.get("/metrics").text.splitlines():
-            if not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                values[name] = float(value)
-        return values
-
-    def wait_idle(self, seconds=20):
-        """Until no request runs or waits."""
-        end = time.monotonic() + seconds
-        while True:
-            now = self.metrics()
-            if now["calla_requests_running"] == now["calla_requests_queued"] == 0:
-                return now
-            assert time.monotonic() < end, now
-            time.sleep(0.01)
+    def wait_idle(self):
+        """The figures when no request runs or waits."""
+        return wait_for(self.is_idle, 20, "an idle server")
 
 
 class ReplayServer(Server):
     """A server whose model answers with given texts; see tests/server/replay_server.c."""
 
     def __init__(self, *options):
-        super().__init__(*options, program=REPLAY, stdin=-1)
+        super().__init__(*options, program=REPLAY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def say(self, text, **more):
         """What the next answers are: a text, in which tags are tokens; its number of tokens."""

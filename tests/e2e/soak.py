@@ -12,20 +12,15 @@ import argparse
 import collections
 import http.client
 import json
-import os
-import pathlib
 import random
-import re
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CALLA = pathlib.Path(os.environ.get("CALLA", ROOT / "build" / "calla"))
+from serve_process import ServeProcess
+
 # small enough that caches and pools are full, and entries go, within the first seconds
 OPTIONS = ("--max-context", "4K", "--parallel", "8", "--cache-ram", "48M", "--queue", "12")
 WORDS = ("hot cold warm useful useless water stone weather city Rome Paris define opposite what is "
@@ -173,68 +168,55 @@ class Soak:
 
 # ---- the process ---------------------------------------------------------------------------------
 
-def look(pid):
-    """(resident kB, descriptors, threads)"""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return (int(re.search(r"VmRSS:\s+(\d+)", status)[1]), len(os.listdir(f"/proc/{pid}/fd")),
-            int(re.search(r"Threads:\s+(\d+)", status)[1]))
+def look(server):
+    """(resident bytes, descriptors, threads)"""
+    return server.resident(), server.descriptors(), server.threads()
 
 
-def start(options):
-    log = tempfile.TemporaryFile("w+")
-    process = subprocess.Popen([CALLA, "serve", ROOT / "models" / "tiny", "--port", "0", *options],
-                               stderr=log)
-    while True:
-        log.seek(0)
-        text = log.read()
-        if "ready after" in text:
-            plan = (float(re.search(r"memory: ([\d.]+) GiB", text)[1]) +
-                    float(re.search(r"of which ([\d.]+) outside", text)[1]))
-            return process, int(re.search(r"listening on http://[^ ]*:(\d+)", text)[1]), plan
-        if process.poll() is not None:
-            sys.exit(text)
-        time.sleep(0.05)
+def planned(server):
+    """Bytes."""
+    stated = server.wait_line(r"memory: ([\d.]+) GiB .*of which ([\d.]+) outside")
+    return round((float(stated[1]) + float(stated[2])) * (1 << 30))
 
 
 def soak(seconds, clients, options):
     """Figures; "wrong" lists what must not be."""
-    process, port, plan = start(options)
-    begin = time.monotonic()
-    soaks = [Soak(port, seed) for seed in range(clients)]
-    threads = [threading.Thread(target=one.run, args=(begin + seconds,)) for one in soaks]
-    for thread in threads:
-        thread.start()
-    samples = []
-    while time.monotonic() < begin + seconds and process.poll() is None:
-        samples.append((time.monotonic() - begin, *look(process.pid)))
-        time.sleep(seconds / 300)
-    for thread in threads:
-        thread.join()
-    wrong = [line for one in soaks for line in one.wrong]
-    if process.poll() is not None:
-        return {"wrong": [f"the server ended with {process.returncode}", *wrong[:10]]}
-    time.sleep(1)
-    idle = look(process.pid)
-    process.terminate()
-    if process.wait(60) != 0:
-        wrong.append(f"the server ended with {process.returncode}")
+    with ServeProcess(*options) as server:
+        plan, begin = planned(server), time.monotonic()
+        soaks = [Soak(server.port, seed) for seed in range(clients)]
+        threads = [threading.Thread(target=one.run, args=(begin + seconds,)) for one in soaks]
+        for thread in threads:
+            thread.start()
+        samples = []
+        while time.monotonic() < begin + seconds and server.process.poll() is None:
+            samples.append((time.monotonic() - begin, *look(server)))
+            time.sleep(seconds / 300)
+        for thread in threads:
+            thread.join()
+        wrong = [line for one in soaks for line in one.wrong]
+        if server.process.poll() is not None:
+            return {"wrong": [f"the server ended with {server.process.returncode}", *wrong[:10]]}
+        time.sleep(1)
+        idle = look(server)
+        code = server.stop()
+        wrong += [f"the server ended with {code}"] if code else []
     early = [row for row in samples if 0.3 * seconds <= row[0] < 0.5 * seconds]
     late = [row for row in samples if row[0] >= 0.8 * seconds]
     middle = [[statistics.median(row[k] for row in rows) for k in (1, 2, 3)]
               for rows in (early, late)]
-    if max(row[1] for row in samples) * 1024 > plan * (1 << 30) + BESIDE:
-        wrong.append(f"resident memory was above the plan of {plan} GiB")
+    if max(row[1] for row in samples) > plan + BESIDE:
+        wrong.append(f"resident memory was above the plan of {plan} bytes")
     if seconds >= LONG and middle[1][0] > GROWTH * middle[0][0]:
-        wrong.append(f"resident memory grew from {middle[0][0]} to {middle[1][0]} kB")
+        wrong.append(f"resident memory grew from {middle[0][0]} to {middle[1][0]} bytes")
     if idle[1] > 16 or idle[2] > 16:
         wrong.append(f"idle again with {idle[1]} descriptors and {idle[2]} threads")
     gaps = sorted(gap for one in soaks for gap in one.gaps)
     statuses = sum((one.statuses for one in soaks), collections.Counter())
+    names = ("after 30 to 50 %", "last 20 %", "idle")
     return {"seconds": seconds, "clients": clients, "requests": dict(sorted(statuses.items())),
-            "planned_kb": round(plan * (1 << 20)), "resident_kb": {"after 30 to 50 %": middle[0][0], "last 20 %": middle[1][0],
-                            "idle": idle[0]},
-            "descriptors": {"after 30 to 50 %": middle[0][1], "last 20 %": middle[1][1],
-                            "idle": idle[1]},
+            "planned_bytes": plan,
+            "resident_bytes": dict(zip(names, (middle[0][0], middle[1][0], idle[0]))),
+            "descriptors": dict(zip(names, (middle[0][1], middle[1][1], idle[1]))),
             "threads_idle": idle[2],
             "gap_p99_ms": 1000 * gaps[len(gaps) * 99 // 100] if gaps else None,
             "wrong": wrong}

@@ -7,13 +7,12 @@ import json
 import os
 import pty
 import select
-import signal
 import shutil
 import struct
 import subprocess
 import time
 
-from conftest import CALLA, ROOT, TINY
+from serve_process import CALLA, ROOT, TINY, default_signals
 
 HOT = "hot (adjective): used of physical heat."  # the greedy answer to "Define hot."
 GREEDY = ("--temperature", "0")
@@ -21,12 +20,6 @@ WEATHER = [{"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
                    "required": ["city"]}}}]
-
-
-def default_signals():
-    """In a new process: as started from a terminal, whatever nohup or `&` made ignored before."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def start(*arguments, program=CALLA, **options):

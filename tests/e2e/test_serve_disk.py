@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import time
 
 import pytest
@@ -121,9 +120,8 @@ def test_killed_fifty_times(tmp_path, wanted):
         if rng.random() < 0.8:
             # somewhere in the file: a few milliseconds for what a disk makes of some megabytes
             time.sleep(rng.random() * 0.03)
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait(10)
-        server.reader.join()
+        server.kill()
+        server.log_path.unlink()
     assert came_back > 0  # some were whole
     with Server(*CONTEXT, "--cache-disk", tmp_path) as server:
         for number in range(25):

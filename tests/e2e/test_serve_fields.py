@@ -681,7 +681,7 @@ def test_row_80_wrong_options(options, words):
 def test_row_80_port_in_use_and_wrong_model(server):
     from conftest import calla
     done = calla("serve", TINY, "--port", server.port, timeout=20)
-    assert done.code != 0 and server.port in done.err and len(done.err.strip().split("\n")) == 1
+    assert done.code != 0 and str(server.port) in done.err and len(done.err.strip().split("\n")) == 1
     done = calla("serve", "/nowhere", "--port", 0, timeout=20)
     assert done.code != 0 and "/nowhere" in done.err.strip().split("\n")[-1]
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 import socket
 import threading
@@ -11,7 +10,8 @@ import time
 import pytest
 
 from conftest import TINY
-from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body, wait_for
+from serve_process import wait_for
+from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body
 from support import copy_model, own
 
 # words for about one token each, and how many of them take the cpu backend a long time
@@ -232,7 +232,7 @@ def test_loading(tmp_path):
             assert reply.status == 503 and int(reply.headers["retry-after"]) >= 1, path
         assert server.ask("GET", "/metrics").status == 200
         assert server.ask("GET", "/nothing").status == 404
-        server.wait_log("^ready after", 30)
+        server.wait_line("^ready after")
         assert server.ask("GET", "/health").status == 200
         assert server.chat("hi", max_tokens=1).status == 200
 

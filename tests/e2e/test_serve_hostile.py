@@ -8,7 +8,8 @@ import time
 import traceback
 
 from hostile import Hostile
-from serve_support import CHAT, TEXT, Server, chat_body, text_body, wait_for
+from serve_process import wait_for
+from serve_support import CHAT, TEXT, Server, chat_body, text_body
 from support import WEATHER
 
 THREADS, EACH = 8, 250

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from conftest import TINY
-from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body, wait_for
+from serve_process import wait_for
+from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body
 from test_serve_gone import endless, first_chunk
 
 MIB = 1 << 20

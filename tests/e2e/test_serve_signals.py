@@ -12,8 +12,8 @@ import time
 import pytest
 
 from conftest import CALLA, ROOT, TINY
-from serve_support import CHAT, TEXT, Server, chat_body, text_body, wait_for
-from support import default_signals
+from serve_support import CHAT, TEXT, Server, chat_body, text_body
+from serve_process import default_signals, wait_for
 from test_serve_gone import endless, first_chunk, long_prompt
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \S+ \S+ .* \d+( prompt \d+ cached \d+ generated \d+ "
@@ -48,7 +48,7 @@ def test_what_runs_may_finish():
             first_chunk(stream)
             wait_for(lambda: server.gauge("requests_running") == 2, 5)
             server.process.send_signal(signal.SIGTERM)
-            server.wait_log("^stopping")
+            server.wait_line("^stopping")
             with pytest.raises(ConnectionError):
                 while True:
                     server.ask("GET", "/health")
@@ -94,7 +94,7 @@ def test_second_signal_ends_it_at_once():
         client.request("POST", CHAT, endless(stream=True))
         first_chunk(client)
         server.process.send_signal(signal.SIGTERM)
-        server.wait_log("^stopping")
+        server.wait_line("^stopping")
         time.sleep(0.2)
         assert server.process.poll() is None
         start = time.monotonic()
