@@ -3,15 +3,12 @@
 import contextlib
 import json
 import random
-import socket
-import threading
 import time
 
 import pytest
 
-from conftest import TINY
 from serve_process import wait_for
-from serve_support import CHAT, TEXT, Gone, Server, chat_body, text_body
+from serve_support import CHAT, TEXT, Server, chat_body, text_body
 from support import copy_model, own
 
 # words for about one token each, and how many of them take the cpu backend a long time

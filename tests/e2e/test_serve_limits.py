@@ -3,7 +3,6 @@ answered, costs what it must, and leaves nothing behind."""
 
 import contextlib
 import json
-import socket
 import time
 
 import pytest

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from serve_support import CHAT, TEXT, Server, chat_body, request_bytes, text_body
+from serve_support import CHAT, TEXT, Server, chat_body, request_bytes
 
 ORIGIN = "https://example.org"
 MIB = 1 << 20

@@ -6,13 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
 
 from conftest import CALLA, ROOT, TINY
-from serve_support import CHAT, TEXT, Server, chat_body, text_body
+from serve_support import CHAT, Server, chat_body
 from serve_process import default_signals, wait_for
 from test_serve_gone import endless, first_chunk, long_prompt
 
