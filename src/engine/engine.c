@@ -1,24 +1,55 @@
 #include "engine/engine.h"
 
-#define CONTEXT_STEP 1024 /* a context found by looking is a multiple of this */
-#define LEAST_CONTEXT 4096
 #define SPARE ((int64_t)1 << 30) /* bytes left for the prefix cache and other programs */
 #define OWN_SPARE (SPARE / 4)    /* the same of what the process's own limits leave */
 
-static bool context_fits(const struct backend_ops *ops, const struct weights *weights,
-                         int32_t context)
+enum status engine_check_context(int32_t wanted, int32_t max_position_embeddings,
+                                 struct error *error)
 {
+    if (wanted >= 0 && wanted <= max_position_embeddings)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "max_context: found %d, wanted 0 to %d tokens, the model's "
+                     "max_position_embeddings",
+                     wanted, max_position_embeddings);
+}
+
+int32_t engine_longest_context(int32_t most, bool (*fits)(void *context, int32_t tokens),
+                               void *context)
+{
+    if (most <= LEAST_CONTEXT || fits(context, most))
+        return most;
+    int32_t low = LEAST_CONTEXT / CONTEXT_STEP, high = most / CONTEXT_STEP; /* is too long */
+    while (low + 1 < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (fits(context, middle * CONTEXT_STEP))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low * CONTEXT_STEP;
+}
+
+/* One sequence's, without reuse. */
+struct planner {
+    const struct backend_ops *ops;
+    const struct weights *weights;
+};
+
+static bool context_fits(void *context, int32_t tokens)
+{
+    const struct planner *planner = context;
     const struct backend_options options = {
-        .weights = weights,
-        .n_valid_ids = weights->shape->vocab_size,
-        .context = context,
+        .weights = planner->weights,
+        .n_valid_ids = planner->weights->shape->vocab_size,
+        .context = tokens,
         .n_sequences = 1,
     };
     struct memory_plan plan;
-    ops->plan(&options, &plan);
+    planner->ops->plan(&options, &plan);
     const struct memory_room room = memory_look();
     /* weights and all: what is free then holds them in memory */
-    return memory_plan_check_in(&room, &plan, context, 1, NULL) == STATUS_OK &&
+    return memory_plan_check_in(&room, &plan, tokens, 1, NULL) == STATUS_OK &&
            (room.available == 0 || plan.total + SPARE <= room.available) &&
            plan.total - plan.weights <= room.allocatable - OWN_SPARE;
 }
@@ -27,26 +58,13 @@ enum status engine_context(const struct backend_ops *ops, const struct weights *
                            int32_t wanted, int32_t max_position_embeddings, int32_t *context,
                            struct error *error)
 {
-    if (wanted < 0 || wanted > max_position_embeddings)
-        return error_set(error, STATUS_INVALID,
-                         "max_context: found %d, wanted 0 to %d tokens, the "
-                         "model's max_position_embeddings",
-                         wanted, max_position_embeddings);
-    *context = wanted > 0 ? wanted : max_position_embeddings;
-    if (wanted > 0 || context_fits(ops, weights, max_position_embeddings))
-        return STATUS_OK;
-    /* steps; low is taken even where the weights alone are too much, high is too long */
-    int32_t low = LEAST_CONTEXT / CONTEXT_STEP, high = max_position_embeddings / CONTEXT_STEP;
-    while (low + 1 < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (context_fits(ops, weights, middle * CONTEXT_STEP))
-            low = middle;
-        else
-            high = middle;
-    }
-    if (low * CONTEXT_STEP < max_position_embeddings)
-        *context = low * CONTEXT_STEP;
-    return STATUS_OK;
+    struct planner planner = {ops, weights};
+    enum status status = engine_check_context(wanted, max_position_embeddings, error);
+    if (status == STATUS_OK)
+        *context = wanted > 0
+                       ? wanted
+                       : engine_longest_context(max_position_embeddings, context_fits, &planner);
+    return status;
 }
 
 static double gib(int64_t bytes)

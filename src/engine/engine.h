@@ -27,6 +27,15 @@ struct engine {
     int32_t n_valid_ids;
 };
 
+#define CONTEXT_STEP 1024 /* a context found by looking is a multiple of this */
+#define LEAST_CONTEXT 4096
+
+/* Whether `wanted` is 0 or within the model's own limit. */
+enum status engine_check_context(int32_t wanted, int32_t max_position_embeddings,
+                                 struct error *error);
+/* The longest context up to `most` that fits; LEAST_CONTEXT is taken even where it does not. */
+int32_t engine_longest_context(int32_t most, bool (*fits)(void *context, int32_t tokens),
+                               void *context);
 /* The context of one sequence: `wanted`, checked against the model's own limit, or for 0 the
  * longest that fits into this machine's free memory with some to spare. */
 enum status engine_context(const struct backend_ops *ops, const struct weights *weights,

@@ -3,10 +3,8 @@
 #include "engine/prefix_cache.h"
 
 #define GIB ((int64_t)1 << 30)
-#define SPARE GIB           /* for other programs */
-#define OWN_SPARE (GIB / 4) /* of what the process's own limits leave */
-#define CONTEXT_STEP 1024
-#define LEAST_CONTEXT 4096
+#define SPARE GIB             /* for other programs */
+#define OWN_SPARE (GIB / 4)   /* of what the process's own limits leave */
 #define MOST_STATES (2 * GIB) /* in the prefix cache, if nobody says more */
 #define FEWEST_STATES 4       /* that a conversation is quick with: system block, last turns */
 
@@ -78,21 +76,15 @@ static bool fits(struct planner *planner, const struct server_plan *plan, int32_
     return least_total(planner, plan, context) <= planner->usable;
 }
 
-/* A multiple of CONTEXT_STEP; LEAST_CONTEXT is taken even where it does not fit. */
-static int32_t longest_context(struct planner *planner, const struct server_plan *plan,
-                               int32_t most)
+struct planned {
+    struct planner *planner;
+    const struct server_plan *plan;
+};
+
+static bool context_fits(void *context, int32_t tokens)
 {
-    if (most <= LEAST_CONTEXT || fits(planner, plan, most))
-        return most;
-    int32_t low = LEAST_CONTEXT / CONTEXT_STEP, high = most / CONTEXT_STEP;
-    while (low + 1 < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (fits(planner, plan, middle * CONTEXT_STEP))
-            low = middle;
-        else
-            high = middle;
-    }
-    return low * CONTEXT_STEP;
+    const struct planned *planned = context;
+    return fits(planned->planner, planned->plan, tokens);
 }
 
 static int64_t choose_rows(struct planner *planner, const struct server_plan *plan)
@@ -130,11 +122,9 @@ static enum status choose_states(struct planner *planner, const struct server_wi
 static enum status check_wishes(const struct server_wishes *wishes, int32_t most,
                                 struct error *error)
 {
-    if (wishes->context < 0 || wishes->context > most)
-        return error_set(error, STATUS_INVALID,
-                         "max_context: found %d, wanted 0 to %d tokens, the model's "
-                         "max_position_embeddings",
-                         wishes->context, most);
+    enum status status = engine_check_context(wishes->context, most, error);
+    if (status != STATUS_OK)
+        return status;
     if (wishes->parallel < 0 || wishes->parallel > SERVER_PARALLEL_MAX)
         return error_set(error, STATUS_INVALID, "parallel: found %d, wanted 0 to %d",
                          wishes->parallel, SERVER_PARALLEL_MAX);
@@ -162,8 +152,10 @@ enum status server_plan_make(const struct backend_ops *ops, const struct weights
     status = choose_states(&planner, wishes, plan, least, error);
     if (status != STATUS_OK)
         return status;
-    plan->context = wishes->context > 0 ? wishes->context
-                                        : longest_context(&planner, plan, max_position_embeddings);
+    struct planned planned = {&planner, plan};
+    plan->context = wishes->context > 0
+                        ? wishes->context
+                        : engine_longest_context(max_position_embeddings, context_fits, &planned);
     plan->kv_rows = choose_rows(&planner, plan);
     plan->memory = plan_for(&planner, plan->context, plan->parallel, plan->kv_rows);
     plan->cache_bytes =
