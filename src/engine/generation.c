@@ -354,8 +354,10 @@ enum status generation_read(struct generation *g, int32_t n, const struct interr
 {
     struct backend *backend = g->engine->backend;
     struct error problem;
-    struct ranked last, *ranked = g->rows ? g->rows : &last;
+    struct ranked last, *ranked = &last;
     int32_t at = g->sequence->position, end = chunk_end(g, n);
+    if (g->rows)
+        ranked = g->rows;
     enum status status = prefix_cache_reserve(g->cache, g->sequence, end, &problem);
     if (status == STATUS_BUSY) {
         if (error)
