@@ -7,12 +7,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "support/ok.h"
 #include "support/sanitized.h"
 #include "support/scheduling.h"
 #include "support/tiny.h"

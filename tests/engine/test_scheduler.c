@@ -12,9 +12,7 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "support/ok.h"
-#include "support/sanitized.h"
 #include "support/scheduling.h"
 #include "support/tiny.h"
 
