@@ -196,7 +196,9 @@ static enum status read_some(struct scheduler *s, struct job *job, double *secon
         s->chunk_seconds = s->longest_slice = 0;
     s->chunk_seconds += *seconds;
     s->longest_slice = *seconds > s->longest_slice ? *seconds : s->longest_slice;
-    chunk_size_learn(size, figures->read - before, slice_seconds(s)); /* at the chunk's end */
+    int32_t read = figures->read - before; /* 0 but at the chunk's end */
+    chunk_size_learn(size, read, slice_seconds(s));
+    chunk_size_guess(&s->whole, read, s->chunk_seconds);
     return status;
 }
 

@@ -51,6 +51,26 @@ static void test_bounds(void **state)
     assert_int_equal(settle(&size, 0, 1e-9, 20), 16);
 }
 
+/* A guess holds until something is learned; few tokens are no ground for one. */
+static void test_guess(void **state)
+{
+    (void)state;
+    struct chunk_size size;
+    chunk_size_init(&size, 0.5, 1024);
+    chunk_size_guess(&size, 4, 10);
+    assert_int_equal(chunk_size_next(&size), 128);
+    chunk_size_guess(&size, 640, 2);
+    assert_int_equal(chunk_size_next(&size), 160);
+    chunk_size_guess(&size, 640, 100);
+    assert_int_equal(chunk_size_next(&size), CHUNK_LEAST);
+    chunk_size_guess(&size, 640, 0.001);
+    assert_int_equal(chunk_size_next(&size), 1024);
+    chunk_size_learn(&size, 1024, 1);
+    assert_int_equal(chunk_size_next(&size), 512);
+    chunk_size_guess(&size, 640, 2);
+    assert_int_equal(chunk_size_next(&size), 512);
+}
+
 /* A chunk that a place has cut short says nothing, unless even it took too long. */
 static void test_cut_short(void **state)
 {
@@ -80,9 +100,8 @@ static void test_outlier(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_converges),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_converges), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_guess),     cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_outlier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
