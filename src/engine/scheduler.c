@@ -175,11 +175,11 @@ static double slice_seconds(const struct scheduler *s)
 }
 
 /* A chunk that ends within chunk_seconds, or a slice of a longer one where the backend can pause
- * it: the longer a chunk, the more tokens share a read of the weights. Sets what it took. */
-static enum status read_some(struct scheduler *s, struct job *job, double *seconds,
-                             struct error *error)
+ * it: the longer a chunk, the more tokens share a read of the weights. `paused`: whose chunk has.
+ * Sets what it took. */
+static enum status read_some(struct scheduler *s, struct job *job, const struct job *paused,
+                             double *seconds, struct error *error)
 {
-    const struct job *paused = find_paused(s);
     bool sliced = s->engine->backend->limits.pauses && (!paused || paused == job);
     struct chunk_size *size = sliced ? &s->sliced : &s->whole;
     const struct generation_figures *figures = generation_figures(job->generation);
@@ -202,18 +202,29 @@ static enum status read_some(struct scheduler *s, struct job *job, double *secon
     return status;
 }
 
+/* Whether a prompt is read now: beside a paused chunk only if one chunk is left of it. A longer one
+ * would take many small ones; it has its turn when the paused one has ended. */
+static bool may_read(const struct scheduler *s, const struct job *job, const struct job *paused)
+{
+    const struct generation_figures *f = generation_figures(job->generation);
+    return generation_phase(job->generation) == GENERATION_READING &&
+           (!paused || paused == job ||
+            f->prompt - f->cached - f->read <= chunk_size_next(&s->whole));
+}
+
 static void read_chunk(struct scheduler *s)
 {
+    const struct job *paused = find_paused(s);
     for (int k = 1; k <= s->n_running; k++) {
         int i = (s->turn + k) % s->n_running;
         struct job *job = s->running[i];
         struct error error;
-        if (generation_phase(job->generation) != GENERATION_READING)
+        if (!may_read(s, job, paused))
             continue;
         s->turn = i;
         struct generation_figures before = *generation_figures(job->generation);
         double seconds;
-        enum status status = read_some(s, job, &seconds, &error);
+        enum status status = read_some(s, job, paused, &seconds, &error);
         const struct generation_figures *after = generation_figures(job->generation);
         int32_t read = after->read - before.read;
         if (status == STATUS_BUSY)

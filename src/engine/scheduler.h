@@ -5,7 +5,8 @@
  * each turn of the loop reads a part of one prompt, the running ones taking turns, and does one
  * decode step for all that decode. So a short prompt never waits for a long one to be read. A part
  * takes `chunk_seconds` at most, as far as the shortest allows it: it is a chunk of so many tokens,
- * or, where the backend can pause one, a slice of a chunk of many more, which costs less a token.
+ * or, where the backend can pause one, a slice of a chunk of many more, which costs less a token;
+ * beside that only short prompts are read, long ones after it in turn.
  *
  * When KV rows run out, first entries of the prefix cache go, then the job that came last gives its
  * place back and reads everything again later. A step that fails is repeated for each row alone,

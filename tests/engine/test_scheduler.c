@@ -171,7 +171,7 @@ static void test_short_behind_long(void **state)
     close_scheduler(0);
 }
 
-/* Others decode between the slices of a chunk, and a second prompt is read beside it. */
+/* Others decode between the slices of a chunk, and short prompts are read. */
 static void test_slices(void **state)
 {
     (void)state;
@@ -189,13 +189,23 @@ static void test_slices(void **state)
     assert_int_equal(chunks.n, 4);
     assert_true(a.news.figures.end < b.news.figures.first); /* 30 slices, 20 tokens */
 
-    hashed.on_step = NULL;
-    long_one = submit(3, 8 * 64, 4);
-    struct job *second = submit(4, 5 * 64, 4);
+    chunks.n = 0; /* two long ones read chunk by chunk in turn, a short one beside them */
+    set_gate(true);
+    long_one = submit(3, 4 * 64, 4);
+    wait_until_held(); /* at the end of its first chunk */
+    struct job *second = submit(4, 3 * 64, 4), *short_one = submit(5, 20, 4);
+    set_gate(false);
     a = finish(second);
     b = finish(long_one);
-    assert_answer(&a, 4, 5 * 64, 4);
-    assert_answer(&b, 3, 8 * 64, 4);
+    struct result c = finish(short_one);
+    assert_answer(&a, 4, 3 * 64, 4);
+    assert_answer(&b, 3, 4 * 64, 4);
+    assert_answer(&c, 5, 20, 4);
+    static const int32_t places[] = {0, 0, 0, 64, 64, 128, 128, 192};
+    assert_int_equal(chunks.n, 8);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(chunks.lengths[i], places[i]);
+    assert_true(c.news.figures.first < a.news.figures.first);
     close_scheduler(0);
 }
 
