@@ -202,14 +202,15 @@ static enum status read_some(struct scheduler *s, struct job *job, const struct 
     return status;
 }
 
-/* Whether a prompt is read now: beside a paused chunk only if one chunk is left of it. A longer one
- * would take many small ones; it has its turn when the paused one has ended. */
+/* Whether a prompt is read now: beside a paused chunk, where it has to be read in small ones, only
+ * if less than half of such a long chunk is left of it. More has its turn when the paused one has
+ * ended. */
 static bool may_read(const struct scheduler *s, const struct job *job, const struct job *paused)
 {
     const struct generation_figures *f = generation_figures(job->generation);
     return generation_phase(job->generation) == GENERATION_READING &&
            (!paused || paused == job ||
-            f->prompt - f->cached - f->read <= chunk_size_next(&s->whole));
+            f->prompt - f->cached - f->read <= chunk_size_next(&s->sliced) / 2);
 }
 
 static void read_chunk(struct scheduler *s)
