@@ -239,7 +239,7 @@ static int run_serve(int argc, char **argv)
         {"grace", OPTION_REAL, &serve.grace, 0, 86400, NULL, "SECONDS",
          "for running requests to end after SIGTERM (10)"},
         {"chunk-seconds", OPTION_REAL, &serve.chunk_seconds, 0.01, 60, NULL, "SECONDS",
-         "that one prompt may hold up the other requests at a time (0.5)"},
+         "that one prompt may hold up the other requests at a time (0.25)"},
         DEVICE_OPTIONS(serve.device),
         {"mlock", OPTION_FLAG, &service->lock, 0, 0, NULL, NULL,
          "keep the weights locked in memory"},

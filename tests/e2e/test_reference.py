@@ -64,6 +64,23 @@ def test_cases(backend, noise):
     assert mean <= noise.logit
 
 
+def flips(found, wanted, prompt, part):
+    """{row: first layer} of rows for which noise has chosen another expert, between two that are
+    nearer to each other than `part` of the largest router logit."""
+    rows = {}
+    for layer in range(8):
+        (n, columns), want = wanted[f"{prompt}.layer.{layer}.router"]
+        have = found[f"{prompt}.layer.{layer}.router"][1]
+        close = part * max(map(abs, want))
+        for row in range(n):
+            logits = [values[row * columns:(row + 1) * columns] for values in (want, have)]
+            best = [sorted(range(columns), key=lambda i: -values[i])[:9] for values in logits]
+            tie = logits[0][best[0][7]] - logits[0][best[0][8]] <= close
+            if row not in rows and tie and set(best[0][:8]) != set(best[1][:8]):
+                rows[row] = layer
+    return rows
+
+
 def test_hidden(tmp_path, backend, noise):
     """Every inner tensor within the tolerances of the reference's README."""
     wanted = read_safetensors(REFERENCE / "hidden.safetensors")
@@ -73,10 +90,21 @@ def test_hidden(tmp_path, backend, noise):
     assert result.code == 0, result.err
     found = read_safetensors(tmp_path / "hidden.safetensors")
     assert set(found) == {name for name in wanted if ".mtp." not in name}
+    flipped = {name: flips(found, wanted, name, noise.part) if noise.rare else {}
+               for name in ("short", "long")}
+    print(f"another expert by noise, row: layer: {flipped}")
+    assert len(flipped["short"]) + len(flipped["long"]) <= 4
     for name, (shape, values) in sorted(found.items()):
         want_shape, want = wanted[name]
         assert shape == want_shape, name
-        error = max(abs(a - b) for a, b in zip(values, want))
+        prompt, *where = name.split(".")
+        layer = int(where[1]) if where[0] == "layer" else 8 if where[0] in ("norm", "logits") else 0
+        rows = {row for row, first in flipped[prompt].items() if first < layer + (len(where) == 2)}
+        if name.endswith("recurrent_state"):
+            rows = set()  # it has none
+        errors = [abs(a - b) for a, b in zip(values, want)]
+        error = max(e for i, e in enumerate(errors) if i // shape[-1] not in rows)
+        assert max(errors) <= max(error, 0.05 * max(map(abs, want))), name  # also of flipped rows
         field = name.split(".", 1)[1]
         if field in ("ids", "embed"):
             tolerance = 0
