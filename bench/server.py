@@ -66,14 +66,13 @@ class Server(ServeProcess):
 
     def processor_seconds(self):
         """Of all threads, and of the engine's."""
-        engine = 0
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
-            fields = rest.split()
-            if name in ("calla-engine", "calla-worker"):
-                engine += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        total = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(total[11]) + int(total[12])) / os.sysconf("SC_CLK_TCK"), engine
+        def look(folder):
+            name, rest = (folder / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            return name, sum(map(int, rest.split()[11:13])) / os.sysconf("SC_CLK_TCK")
+        process = pathlib.Path(f"/proc/{self.pid}")
+        threads = [look(task) for task in (process / "task").iterdir()]
+        return look(process)[1], sum(seconds for name, seconds in threads
+                                     if name in ("calla-engine", "calla-worker"))
 
 
 def bench(*options):

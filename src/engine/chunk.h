@@ -1,5 +1,5 @@
-/* How many tokens of a prompt are read at once, so that a chunk, or the longest slice of one that
- * pauses, takes about as long as it may on this machine. */
+/* How many tokens of a prompt are read at once, so that what others wait for, a chunk or a part of
+ * one that pauses, takes about as long as it may on this machine. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,5 +17,5 @@ void chunk_size_init(struct chunk_size *size, double seconds, int32_t most);
 int32_t chunk_size_next(const struct chunk_size *size);
 /* A first size, until something is learned: from n tokens that took so long in a longer chunk. */
 void chunk_size_guess(struct chunk_size *size, int32_t n, double seconds);
-/* What a chunk of n tokens, which may have been cut short, took at a time. */
+/* What others waited for in a chunk of n tokens, which may have been cut short. */
 void chunk_size_learn(struct chunk_size *size, int32_t n, double seconds);

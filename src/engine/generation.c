@@ -340,7 +340,7 @@ static int32_t chunk_end(const struct generation *g, int32_t n)
 {
     const struct backend_limits *limits = &g->engine->backend->limits;
     int32_t at = g->sequence->position, end = reading_end(g), most = limits->max_chunk;
-    if (g->sequence->paused > 0)
+    if (generation_has_paused(g))
         return at + g->sequence->paused;
     if (g->rows && limits->max_rows < most)
         most = limits->max_rows;
@@ -368,7 +368,7 @@ enum status generation_read(struct generation *g, int32_t n, const struct interr
         status = backend->ops->prefill_chunk(backend, g->sequence, g->tokens + at, end - at,
                                              g->rows ? PREFILL_ALL : PREFILL_LAST, ranked,
                                              interrupt, &problem);
-    if (status == STATUS_OK && g->sequence->paused > 0)
+    if (status == STATUS_OK && generation_has_paused(g))
         return status;
     if (status == STATUS_OK && g->rows)
         status = emit_prompt(g, at, end - at, &problem);

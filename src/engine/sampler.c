@@ -184,10 +184,10 @@ static void select_best(struct candidate *candidates, int32_t n, int32_t k)
     if (k > SELECT_MAX) {
         for (int32_t i = 0; i < n; i++)
             candidates[i].weight = 1;
-        select_weight(candidates, n, k);
+        n = select_weight(candidates, n, k);
     }
     qsort(candidates, (size_t)k, sizeof *candidates, compare_candidates);
-    for (int32_t i = k; i < n && k <= SELECT_MAX; i++) {
+    for (int32_t i = k; i < n; i++) {
         struct candidate next = candidates[i];
         if (compare_candidates(&next, &candidates[k - 1]) > 0)
             continue;

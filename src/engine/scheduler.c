@@ -21,7 +21,7 @@ struct scheduler {
     struct row *rows;
     struct ranked *ranked;
     struct chunk_size whole, sliced; /* of chunks that run to their end, and of those that pause */
-    double chunk_seconds, longest_slice; /* of the paused chunk, so far */
+    double paused_seconds, longest_slice; /* what the paused chunk took so far */
 
     pthread_t thread;
     bool started;
@@ -169,7 +169,7 @@ static struct job *find_paused(const struct scheduler *s)
  * context. */
 static double slice_seconds(const struct scheduler *s)
 {
-    double two_layers = 2 * s->chunk_seconds / s->engine->shape->num_hidden_layers;
+    double two_layers = 2 * s->paused_seconds / s->engine->shape->num_hidden_layers;
     bool overran = s->longest_slice > 1.25 * s->options.chunk_seconds;
     return overran && s->longest_slice > two_layers ? s->longest_slice : two_layers;
 }
@@ -193,12 +193,12 @@ static enum status read_some(struct scheduler *s, struct job *job, const struct 
         return status;
     }
     if (!paused)
-        s->chunk_seconds = s->longest_slice = 0;
-    s->chunk_seconds += *seconds;
+        s->paused_seconds = s->longest_slice = 0;
+    s->paused_seconds += *seconds;
     s->longest_slice = *seconds > s->longest_slice ? *seconds : s->longest_slice;
     int32_t read = figures->read - before; /* 0 but at the chunk's end */
     chunk_size_learn(size, read, slice_seconds(s));
-    chunk_size_guess(&s->whole, read, s->chunk_seconds);
+    chunk_size_guess(&s->whole, read, s->paused_seconds);
     return status;
 }
 

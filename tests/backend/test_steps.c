@@ -407,7 +407,6 @@ static void test_refusals(void **state)
     b->ops->sequence_free(b, fresh);
 }
 
-/* Padding rows of the head never rank, wherever the first of them is said to be. */
 /* One slice of a chunk that is to pause as soon as it can. */
 static enum status slice(struct sequence *sequence, int n, enum prefill_output output,
                          struct ranked *ranked, const atomic_bool *cancel)
@@ -475,7 +474,11 @@ static void test_paused(void **state)
     assert_int_equal(b->ops->state_read(b, first, bytes, NULL), STATUS_DEVICE);
     assert_int_equal(slice(first, SHORT - 1, PREFILL_LAST, &y, NULL), STATUS_INVALID);
     assert_int_equal(slice(first, SHORT, PREFILL_ALL, all, NULL), STATUS_INVALID);
+    struct kv_usage before, after;
+    b->ops->kv_usage(b, &before);
     OK(b->ops->kv_reserve(b, first, 0, e)); /* takes nothing that it needs */
+    b->ops->kv_usage(b, &after);
+    assert_int_equal(after.free, before.free);
     b->ops->sequence_reset(b, second);
     assert_int_equal(slice(second, SHORT, PREFILL_LAST, &y, NULL), STATUS_OK);
     assert_int_equal(second->paused, 0); /* the place was taken */
@@ -515,6 +518,7 @@ static void test_paused(void **state)
     b->ops->sequence_free(b, second);
 }
 
+/* Padding rows of the head never rank, wherever the first of them is said to be. */
 static void test_padding_mask(void **state)
 {
     const struct subject *subject = *state;
